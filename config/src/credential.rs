@@ -130,7 +130,6 @@ impl Delegation {
         }
     }
 
-    /// The authority's signature.
     pub(crate) const fn signature(&self) -> &AuthoritySignature {
         &self.signature
     }

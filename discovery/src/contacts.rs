@@ -103,7 +103,6 @@ impl Contacts {
         near.filter(|contact| contact.session).map(|contact| contact.node)
     }
 
-    /// How many peers have a session.
     pub(crate) fn sessions(&self) -> usize {
         self.sessions
     }

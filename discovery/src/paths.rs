@@ -77,7 +77,6 @@ pub struct Path {
     pub narrow: bool,
 }
 
-/// A probe to send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Probe {
     pub(crate) to: NodeId,

@@ -30,7 +30,6 @@ pub(crate) struct Rtt {
 }
 
 impl Rtt {
-    /// Takes a sample.
     pub(crate) fn add(&mut self, sample: Duration, now: Instant) {
         self.deviation = match self.smoothed {
             Some((before, _)) => (self.deviation * 3 + sample.abs_diff(before)) / 4,

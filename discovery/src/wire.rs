@@ -239,7 +239,6 @@ impl<'a> Message<'a> {
         Some(buffer[..=body].to_vec())
     }
 
-    /// Reads a datagram.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, BadDatagram> {
         if bytes.len() > WIDE_DATAGRAM {
             return Err(BadDatagram::Malformed);

@@ -132,7 +132,6 @@ impl Discovery {
         self.outbox.counters[Count::DroppedWants] += u64::from(!taken);
     }
 
-    /// Sends the record of a node.
     pub(super) fn send_record(&mut self, to: NodeId, node: NodeId, now: Instant) {
         self.send_items(to, [Offer::record(node)], 1, now);
     }

@@ -100,7 +100,6 @@ impl Monitor {
         }
     }
 
-    /// Whether a neighbour is silent.
     pub(super) fn is_silent(&self, neighbour: &NodeId) -> bool {
         self.neighbours.get(neighbour).is_some_and(|path| path.state == PathState::Dead)
     }

@@ -97,7 +97,6 @@ impl Outbox {
         self.transmits.push_back(Transmit { to, payload });
     }
 
-    /// Queues an event.
     pub(super) fn report(&mut self, event: Event) {
         if self.events.len() >= MAX_EVENTS {
             self.counters[Count::DroppedEvents] += 1;

@@ -60,7 +60,6 @@ impl Trust {
         self.revocations.covering(credential).is_some()
     }
 
-    /// The digest of the revocations.
     pub(super) fn digest(&self) -> [u8; 8] {
         self.revocations.digest().to_le_bytes()
     }

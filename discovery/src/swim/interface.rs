@@ -13,9 +13,7 @@ pub(crate) trait View {
     fn resolve(&self, short: Short) -> Option<NodeId>;
     /// Whether a WireGuard session to the peer exists.
     fn session(&self, peer: &NodeId) -> bool;
-    /// Whether the peer is in this node's site.
     fn same_site(&self, peer: &NodeId) -> bool;
-    /// How many peers have a session.
     fn sessions(&self) -> usize;
     /// A member with a session and its life, selected by a uniformly distributed number; none if a
     /// bounded search finds none.

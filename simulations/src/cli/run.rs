@@ -276,7 +276,6 @@ fn hash_of_another_process(arguments: &Arguments) -> Result<String, Error> {
     Ok(result["trace_hash"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The cost of a run.
 fn measured(run: impl FnOnce() -> Result<Run, Error>) -> Result<(Run, Effort), Error> {
     let before = processor_time();
     #[expect(clippy::disallowed_methods, reason = "how long the run took, for people")]

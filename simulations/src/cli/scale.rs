@@ -74,7 +74,6 @@ pub(super) struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// A run.
 struct Played {
     size: Size,
     result: Value,

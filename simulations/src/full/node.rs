@@ -25,7 +25,6 @@ use crate::level::Story;
 use crate::network::endpoint;
 use crate::scenario::{NodeRef, Scenario};
 
-/// One node.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) site: usize,
@@ -87,7 +86,6 @@ impl Node {
         Seed::new(self.identity.credential.node, vec![endpoint]).map_err(|error| wrong(&error))
     }
 
-    /// Starts its process.
     pub(super) fn start(
         &mut self,
         at: usize,

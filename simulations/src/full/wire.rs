@@ -167,7 +167,6 @@ impl Wire {
 }
 
 impl Wire {
-    /// Sends a datagram.
     pub(super) fn send(&mut self, scene: &mut Scene, from: usize, to: SocketAddr, bytes: &[u8]) {
         let until = self.still[from];
         if until > scene.now {

@@ -83,7 +83,6 @@ impl Book {
         Self { scene, shown: logs.into_iter().map(shown).collect() }
     }
 
-    /// A daemon is started.
     pub(super) fn starts(&mut self, node: usize) {
         self.shown[node].runs = true;
         self.process_starts(node, 1);
@@ -122,7 +121,6 @@ impl Book {
         self.route_changed(node, Some(words));
     }
 
-    /// A daemon's status.
     pub(super) fn status(&mut self, node: usize, status: &Status) {
         let account = &self.scene.account;
         let named = |name: &String| account.names().iter().position(|it| it == name);

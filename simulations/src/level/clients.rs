@@ -77,7 +77,6 @@ fn exponential(rng: &mut ChaCha8Rng, mean: Duration) -> Duration {
 
 /// How the clients of one node reach an apiserver, and where their observations are recorded.
 pub(crate) trait Door: Clone + Send + Sync + 'static {
-    /// An open session.
     type Session: Send;
 
     fn load(&self) -> &Load;
@@ -87,7 +86,6 @@ pub(crate) trait Door: Clone + Send + Sync + 'static {
 
     fn measure(&self, change: impl FnOnce(&mut Measures));
 
-    /// Opens a session.
     fn open(&self) -> impl Future<Output = io::Result<Self::Session>> + Send;
 
     /// Sends a request and waits for the whole answer.
@@ -96,10 +94,8 @@ pub(crate) trait Door: Clone + Send + Sync + 'static {
     /// Resolves when an idle session has ended.
     fn over(session: &mut Self::Session) -> impl Future<Output = ()> + Send;
 
-    /// A session has ended.
     fn closed(&self, session: Self::Session);
 
-    /// A request has ended.
     fn answered(&self, started: Duration, answered: bool);
 }
 

@@ -145,7 +145,6 @@ pub(crate) trait Follow: Level {
         }
     }
 
-    /// A node's process starts.
     fn process_starts(&mut self, node: usize, boot: u32) {
         let Scene { now, account, .. } = self.scene_mut();
         account.unsettled(node, *now);
@@ -153,7 +152,6 @@ pub(crate) trait Follow: Level {
         self.says(node, format!("starts, process {boot}"));
     }
 
-    /// A node's process has ended.
     fn process_ends(&mut self, node: usize) {
         let Scene { now, account, measures, .. } = self.scene_mut();
         let since = account.uptime.since[node].take();

@@ -30,7 +30,6 @@ pub(crate) struct Story {
     is_called: Vec<bool>,
 }
 
-/// The limits of a level.
 pub(crate) struct Limits<'a> {
     /// Its name.
     pub(crate) level: &'a str,
@@ -136,7 +135,6 @@ impl Story {
         self.first().map(|at| (rng.random_range(Duration::ZERO..spread), at)).collect()
     }
 
-    /// The result of the run.
     pub(crate) fn outcome<L: Level>(&self, level: &L) -> Outcome {
         let Scene { now, account, trace, .. } = level.scene();
         let running = (0..account.len()).filter(|at| level.runs(*at));

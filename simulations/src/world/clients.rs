@@ -31,7 +31,6 @@ impl Tally {
     }
 }
 
-/// A session.
 #[derive(Debug)]
 pub(super) struct Session {
     /// Distinguishes it from earlier ones in the same slot.
@@ -118,7 +117,6 @@ pub(super) struct Request {
     pub(super) repeated: bool,
 }
 
-/// The clients of one node.
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) rng: ChaCha8Rng,
@@ -242,7 +240,6 @@ impl Clients {
         entry
     }
 
-    /// Removes one.
     pub(super) fn quit(&mut self, entry: SessionId) {
         self.owners.remove(&entry);
         self.ledger.close(entry);
@@ -273,7 +270,6 @@ impl Clients {
         open.collect()
     }
 
-    /// How many are open.
     pub(super) fn open(&self) -> u64 {
         self.sessions.iter().flatten().filter(|it| it.is_open()).count() as u64
     }

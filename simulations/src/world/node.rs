@@ -17,7 +17,6 @@ pub(super) use crate::network::endpoint;
 use crate::scenario::{Lie, NodeRef, Scenario};
 use crate::tunnel::Tunnels;
 
-/// A node.
 pub(super) struct Node {
     /// The site it belongs to, regardless of its current location.
     pub(super) site: usize,

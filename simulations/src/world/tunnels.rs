@@ -243,7 +243,6 @@ impl World {
         }
     }
 
-    /// A packet reaches a node.
     pub(super) fn arrive(&mut self, packet: Packet) {
         let (from, to) = (packet.from, packet.to);
         if self.shuts_out(to, from) || self.nodes[to].brain.is_none() {
@@ -394,7 +393,6 @@ impl World {
         self.nodes[node].tunnels.to(number(peer))
     }
 
-    /// Puts a packet on the wire.
     fn wire(&mut self, packet: Packet, address: u16, size: usize, kind: &'static str) {
         let fate = self.scene.network.carry(self.scene.now, parcel(&packet, address, size));
         self.count_sent(packet.from, size);
