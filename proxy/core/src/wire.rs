@@ -104,8 +104,8 @@ impl Header {
     }
 }
 
-/// `front`, the length of the rest (2 bytes, big endian), the value in postcard, and the credential if
-/// there is one.
+/// `front`, the length of the rest (2 bytes, big endian), the value in postcard, and the credential
+/// if there is one.
 pub(crate) fn encode_body(
     front: &[u8],
     value: &impl Serialize,
