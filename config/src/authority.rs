@@ -241,6 +241,9 @@ impl AuthoritySignature {
     }
 
     /// The signature alone, by a key that needs no endorsement.
+    ///
+    /// # Errors
+    /// [`Error::BadSignature`] if it has some.
     pub(crate) fn plain(&self) -> Result<&Signature, Error> {
         if self.chain.0.is_empty() { Ok(&self.signature) } else { Err(Error::BadSignature) }
     }

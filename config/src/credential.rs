@@ -104,6 +104,9 @@ impl Delegation {
     }
 
     /// Checks that the authority of `mesh` signed it.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
         let tampered = |_| Error::Tampered { link: Link::Delegation };
@@ -165,6 +168,9 @@ pub struct Issued(Credential);
 
 impl Issued {
     /// The credential, with the node's consent. `key` must be the node's own.
+    ///
+    /// # Errors
+    /// [`Error::WrongNodeKey`].
     pub fn countersign(self, key: &NodeKey) -> Result<Credential, Error> {
         let (Self(mut credential), node) = (self, key.public());
         if credential.node != node {
@@ -185,6 +191,9 @@ impl Issued {
     }
 
     /// From the byte form, which must be all of `bytes`. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] or [`Error::Malformed`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let max = MAX_ISSUED_BYTES;
         if bytes.len() > max {
@@ -195,6 +204,9 @@ impl Issued {
 
     /// Parses the text form, `meshport-credential-1.` and base64url, which credentials had before
     /// nodes signed them; white space around it is allowed. Verifies nothing.
+    ///
+    /// # Errors
+    /// As [`Credential::from_text`].
     pub fn from_text(text: &str) -> Result<Self, Error> {
         let malformed = Error::Malformed { what: WHAT };
         let bytes = codec::ISSUED.decode(text, MAX_ISSUED_BYTES, malformed)?;
@@ -325,6 +337,9 @@ impl Credential {
     }
 
     /// Checks that it was made for these keys of a node.
+    ///
+    /// # Errors
+    /// [`Error::WrongNodeKey`] or [`Error::WrongRecordKey`].
     pub fn check_keys(&self, node: &NodeId, record_key: &VerifyKey) -> Result<(), Error> {
         if self.node != *node {
             return Err(Error::WrongNodeKey { expected: *node, found: self.node });

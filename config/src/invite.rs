@@ -57,6 +57,9 @@ pub struct Seed {
 
 impl Seed {
     /// A seed with these endpoints.
+    ///
+    /// # Errors
+    /// [`TextError::Empty`] or [`TextError::TooMany`] endpoints.
     pub fn new(node: NodeId, endpoints: Vec<Endpoint>) -> Result<Self, TextError> {
         check_count("endpoints of a seed", endpoints.len(), MAX_ENDPOINTS)?;
         if endpoints.is_empty() {

@@ -280,6 +280,9 @@ impl Mandate {
     }
 
     /// The line of text: `meshport-mandate-1.` and base64url.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
     pub fn to_text(&self) -> Result<Zeroizing<String>, Error> {
         Ok(codec::MANDATE.encode(&self.bytes()?))
     }

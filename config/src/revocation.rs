@@ -83,6 +83,9 @@ impl Revocation {
     }
 
     /// Checks that the authority of `mesh` signed it, or the node itself that was replaced.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
         let tampered = |_| Error::Tampered { link: Link::Revocation };
@@ -122,6 +125,9 @@ impl Revocation {
     }
 
     /// From the byte form, which must be all of `bytes`. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] or [`Error::Malformed`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         codec::decode(bytes, WHAT, MAX_REVOCATION_BYTES)
     }
@@ -132,6 +138,9 @@ impl Revocation {
     }
 
     /// From the text form; white space around it is allowed. Verifies nothing.
+    ///
+    /// # Errors
+    /// As [`Credential::from_text`].
     pub fn from_text(text: &str) -> Result<Self, Error> {
         let malformed = Error::Malformed { what: WHAT };
         let bytes = codec::REVOCATION.decode(text, MAX_REVOCATION_BYTES, malformed)?;

@@ -82,6 +82,9 @@ pub struct Rotation {
 
 impl Rotation {
     /// Checks that the authority of `mesh` signed it.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
         let tampered = |_| Error::Tampered { link: Link::Rotation };
@@ -156,6 +159,9 @@ impl NextSecret {
     }
 
     /// Checks that the authority of `mesh` signed the statement, and that it is about this secret.
+    ///
+    /// # Errors
+    /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         self.rotation.verify(mesh)?;
         if SecretId::of(&self.secret) != self.rotation.secret {
@@ -175,6 +181,9 @@ impl NextSecret {
     }
 
     /// From the byte form, which must be all of `bytes`. Verifies nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] or [`Error::Malformed`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let payload: Payload = codec::decode(bytes, WHAT, MAX_NEXT_SECRET_BYTES)?;
         let secret = MeshSecret::from_bytes(payload.secret.0);
@@ -182,6 +191,9 @@ impl NextSecret {
     }
 
     /// The text form: `meshport-next-secret-1.` and base64url.
+    ///
+    /// # Errors
+    /// As [`NextSecret::to_bytes`].
     pub fn to_text(&self) -> Result<Zeroizing<String>, Error> {
         Ok(codec::NEXT_SECRET.encode(&self.to_bytes()?))
     }
@@ -257,6 +269,9 @@ impl MeshSecrets {
 
     /// These secrets after a new one of `mesh`; `None` if it is not newer. The previous one is kept
     /// even if its time has expired, since the clock may be wrong: see [`Self::retire`].
+    ///
+    /// # Errors
+    /// As [`NextSecret::verify`].
     pub fn take(&self, next: &NextSecret, mesh: &MeshId) -> Result<Option<Self>, Error> {
         check_mesh(mesh, &next.rotation.mesh)?;
         let known = self.rotation.as_ref();

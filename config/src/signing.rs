@@ -17,7 +17,7 @@ pub(crate) fn check_mesh(expected: &MeshId, found: &MeshId) -> Result<(), Error>
 }
 
 /// The message that a signature covers: the domain, which names the kind of statement, and the
-/// body, a tuple of fields.
+/// body, a tuple of fields. Their order is the format.
 pub(crate) fn signed_message(domain: &[u8], body: &impl Serialize) -> Vec<u8> {
     let mut message = domain.to_vec();
     message.extend(encoded(body));

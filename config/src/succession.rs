@@ -38,6 +38,9 @@ impl Succession {
     }
 
     /// Checks that the previous node has signed it, for this successor in this mesh.
+    ///
+    /// # Errors
+    /// [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId, successor: &NodeId) -> Result<(), Error> {
         let message = signed_message(DOMAIN, &(mesh, self.former, successor, self.at));
         // A node that succeeds itself would be revoked by its own credential.

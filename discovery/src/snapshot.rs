@@ -87,6 +87,10 @@ pub struct SavedMember {
 
 /// The nodes of a snapshot whose credential is valid at `wall`, at most [`MAX_MEMBERS`], for a
 /// program without a directory.
+///
+/// # Errors
+///
+/// [`DiscoveryError`] when the bytes are damaged, of another format or of another mesh.
 pub fn members_of(
     bytes: &[u8],
     mesh: &MeshId,
@@ -127,6 +131,10 @@ fn encode<'a>(
 }
 
 /// The content of a snapshot.
+///
+/// # Errors
+///
+/// [`DiscoveryError`] for anything but a complete snapshot of this format.
 pub(crate) fn read(bytes: &[u8]) -> Result<Body<'_>, DiscoveryError> {
     let damaged = |what| DiscoveryError::SnapshotDamaged { what };
     if bytes.len() > MAX_SNAPSHOT_BYTES {

@@ -148,12 +148,20 @@ impl SignedState {
     }
 
     /// Reads a record without verifying it.
+    ///
+    /// # Errors
+    ///
+    /// [`BadState`] when the bytes are not a record in canonical form and within the bounds.
     pub(crate) fn read(bytes: &[u8]) -> Result<NodeState, BadState> {
         let (body, _) = split(bytes)?;
         NodeState::from_body(body)
     }
 
     /// Reads a record and checks its signature.
+    ///
+    /// # Errors
+    ///
+    /// [`BadState`] for malformed bytes or a signature that is not by `key` for this mesh.
     pub(crate) fn verify(bytes: &[u8], mesh: &MeshId, key: &VerifyKey) -> Result<Self, BadState> {
         let (body, signature) = split(bytes)?;
         let state = NodeState::from_body(body)?;

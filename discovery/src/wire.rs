@@ -239,6 +239,11 @@ impl<'a> Message<'a> {
         Some(buffer[..=body].to_vec())
     }
 
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    ///
+    /// [`BadDatagram`] for everything that is not exactly one datagram of this version.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, BadDatagram> {
         if bytes.len() > WIDE_DATAGRAM {
             return Err(BadDatagram::Malformed);

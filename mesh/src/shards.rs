@@ -77,17 +77,26 @@ impl Shards {
     /// Binds `count` shards, 1 to [`MAX_SHARDS`], to one UDP port: the first on the current
     /// runtime, the others on their own threads. `mtu` is as in [`UdpOuter::bind_for_mtu`]. Makes
     /// one shard if the system does not let sockets share a port.
+    ///
+    /// # Errors
+    /// If the address cannot be bound, or the system is out of threads or descriptors.
     pub fn bind(address: SocketAddr, mtu: u16, count: usize) -> io::Result<Self> {
         Self::on(Self::open(address, count)?, mtu)
     }
 
     /// Opens the sockets for [`Shards::on`]: `count`, or one as in [`Shards::bind`].
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
     pub fn open(address: SocketAddr, count: usize) -> io::Result<Vec<Socket>> {
         UdpOuter::open_group(address, count.clamp(1, MAX_SHARDS))
     }
 
     /// Makes one shard per socket, in this order. The sockets come from [`Shards::open`], possibly
     /// in another process that has closed its mesh.
+    ///
+    /// # Errors
+    /// If the system is out of threads or descriptors.
     pub fn on(group: Vec<Socket>, mtu: u16) -> io::Result<Self> {
         let mut shards = Vec::with_capacity(group.len());
         for (number, socket) in group.into_iter().enumerate() {
@@ -112,6 +121,9 @@ impl Shards {
     /// sockets it got from [`Mesh::detach`](super::Mesh::detach). `tag` identifies this process and
     /// differs from theirs. Skips a process with another number of shards, which ends its
     /// connections.
+    ///
+    /// # Errors
+    /// If a socket is unusable.
     pub fn continuing(
         mut self,
         tag: ProcessTag,

@@ -74,7 +74,8 @@ table! {
         "url" is optional!(URL_FORM, parsed), example "\"https://hooks.example.com/meshport\"",
         "URL to post this node's events to as JSON: nodes that came, left, were refused or \
          revoked; route changes, instances, resets. Off by default.";
-    ca_file: Option<PathBuf> = None, "ca-file" is file!(), example "\"/etc/meshport/hooks-ca.crt\"",
+    ca_file: Option<PathBuf> = None,
+        "ca-file" is optional_path!(), example "\"/etc/meshport/hooks-ca.crt\"",
         "CA certificates (PEM) that verify the server's certificate. Default: those of the system.";
     per_minute: u32 = 12, "per-minute" is number!(1, 600, "posts"),
         "Maximum posts per minute to each receiver. Each carries all waiting events, at most 32.";

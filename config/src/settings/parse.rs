@@ -15,6 +15,9 @@ pub fn parse(text: &str) -> Result<Settings, Vec<Problem>> {
 }
 
 /// Reads a settings file; where it names no folders, those of `defaults` are used.
+///
+/// # Errors
+/// See [`parse`].
 pub fn parse_with(text: &str, defaults: &Defaults) -> Result<Settings, Vec<Problem>> {
     match parse_leniently(text, defaults) {
         (Some(settings), problems) if problems.is_empty() => Ok(settings),

@@ -28,6 +28,9 @@ pub struct Period(pub Duration);
 
 impl Period {
     /// This length, if it is within these bounds.
+    ///
+    /// # Errors
+    /// [`TextError::OutOfRange`].
     pub fn within(self, least: Self, most: Self) -> Result<Self, TextError> {
         if (least..=most).contains(&self) {
             return Ok(self);

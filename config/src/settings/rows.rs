@@ -67,7 +67,14 @@ macro_rules! table {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $table {
-            $(#[doc = $about] pub $field: $type,)*
+            $(
+                #[doc = $about]
+                #[doc = concat!(
+                    "\n\nForm: `", stringify!($form($($bounds)*)), "`. Default: `",
+                    stringify!($default), "`."
+                )]
+                pub $field: $type,
+            )*
             $($(#[$part_doc])+ pub $part: $part_type,)*
         }
 
@@ -165,13 +172,13 @@ macro_rules! optional {
 }
 
 /// The path of a file, without a default.
-macro_rules! file {
+macro_rules! optional_path {
     ($($field:ident).+ $(,)?) => {
         $crate::settings::schema::Kind::Text {
-            expected: $crate::settings::tables::PATH_FORM,
-            get: |from| from.$($field).+.as_deref().map($crate::settings::tables::path_text),
+            expected: $crate::settings::schema::PATH_FORM,
+            get: |from| from.$($field).+.as_deref().map($crate::settings::schema::path_text),
             set: |into, text| {
-                $crate::settings::tables::path(text).map(|value| into.$($field).+ = Some(value))
+                $crate::settings::schema::path(text).map(|value| into.$($field).+ = Some(value))
             },
         }
     };

@@ -1,6 +1,7 @@
 //! The description of a key: how its value is read, written and explained.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Spanned;
@@ -9,6 +10,10 @@ use toml::de::DeValue;
 use super::period::Period;
 use super::problem::nearest;
 use crate::text::shown;
+
+/// The longest path, in bytes: Linux's limit (PATH_MAX, without its final NUL).
+const MAX_PATH_BYTES: usize = 4095;
+pub(super) const PATH_FORM: &str = "a path";
 
 /// A key of a table that fills a `T`.
 pub(super) struct Key<T> {
@@ -213,4 +218,13 @@ pub(super) fn describe(value: &DeValue<'_>) -> String {
         DeValue::Array(_) => "a list".to_owned(),
         DeValue::Table(_) => "a table".to_owned(),
     }
+}
+
+pub(super) fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+pub(super) fn path(text: &str) -> Option<PathBuf> {
+    let is_path = !text.is_empty() && text.len() <= MAX_PATH_BYTES && !text.contains('\0');
+    is_path.then(|| PathBuf::from(text))
 }

@@ -1,10 +1,10 @@
 //! All keys of the settings file, table by table, in the order they are written.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::schema::{Key, Kind, key};
+use super::schema::{Key, Kind, PATH_FORM, key, path, path_text};
 use super::{
     AdminSettings, Allow, HealthMode, LogFormat, LogLevel, MAX_ADVERTISE, MAX_ALLOW, MAX_FALLBACK,
     MAX_LISTEN, MAX_PINNED, MAX_SETTINGS_SEEDS, MAX_SHARDS, Pin, Policy, Settings, Weight,
@@ -15,12 +15,9 @@ use crate::seed::NamedSeed;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The longest path, in bytes: Linux's limit (PATH_MAX, without its final NUL).
-const MAX_PATH_BYTES: usize = 4095;
 /// The longest path in a URL, in bytes.
 const MAX_URL_PATH_BYTES: usize = 1024;
 
-pub(super) const PATH_FORM: &str = "a path";
 const ADDRESS_FORM: &str = "an IP address and port, such as \"127.0.0.1:7445\" or \"[::1]:7445\"";
 const LISTEN_FORM: &str = "an IP address and port, such as \"[::]:51820\"";
 const ORIGIN_FORM: &str = "a host and port to connect to, such as \"127.0.0.1:6443\"";
@@ -161,7 +158,8 @@ table! {
 
 table! {
     /// A service: its local addresses for clients, whether this node offers it, and the choice of
-    /// origin.
+    /// origin. The default is that of services other than kube-apiserver; see
+    /// [`ServiceSettings::defaults`].
     ServiceSettings, SERVICE;
     listen: Vec<SocketAddr> = Vec::new(), "listen" is list!(MAX_LISTEN, ADDRESS_FORM, parsed),
         "TCP addresses for local clients; an empty list offers the service only. Required for \
@@ -226,7 +224,7 @@ table! {
         "Addresses outside the mesh to use when no origin in it answers, such as an existing load \
          balancer. Names are resolved every 30s.";
     cluster_kubeconfig: Option<PathBuf> = None,
-        "cluster-kubeconfig" is file!(), example "\"/etc/kubernetes/kubelet.conf\"",
+        "cluster-kubeconfig" is optional_path!(), example "\"/etc/kubernetes/kubelet.conf\"",
         "A kubeconfig whose user may get the endpoints of the service kubernetes, such as the \
          kubelet's. With it the node reads the cluster's list of apiservers through listen every \
          30s, and `meshport status` warns when it differs from the mesh's origins. It never \
@@ -238,7 +236,8 @@ table! {
 }
 
 table! {
-    /// How an origin checks its local instance of a service.
+    /// How an origin checks its local instance of a service. The default is that of services other
+    /// than kube-apiserver; see [`ServiceSettings::defaults`].
     HealthSettings, HEALTH;
     mode: HealthMode = HealthMode::Tcp, "mode" is word!(HealthMode),
         "How an origin probes the local instance: kubernetes (HTTPS /version and /readyz), http \
@@ -255,18 +254,19 @@ table! {
     ready_timeout: Duration = Duration::from_secs(5),
         "ready-timeout" is period!(Duration::from_millis(100), MINUTE),
         "Timeout of a readiness check.";
-    ca_file: Option<PathBuf> = None, "ca-file" is file!(), example "\"/etc/kubernetes/pki/ca.crt\"",
+    ca_file: Option<PathBuf> = None,
+        "ca-file" is optional_path!(), example "\"/etc/kubernetes/pki/ca.crt\"",
         "CA certificates (PEM) that verify the instance's certificate, with mode kubernetes. \
          Without it, the certificate is not verified.";
     client_cert_file: Option<PathBuf> = None,
-        "client-cert-file" is file!(), example "\"/etc/meshport/health.crt\"",
+        "client-cert-file" is optional_path!(), example "\"/etc/meshport/health.crt\"",
         "A client certificate (PEM) for instances that refuse anonymous requests. Needs \
          client-key-file and ca-file.";
     client_key_file: Option<PathBuf> = None,
-        "client-key-file" is file!(), example "\"/etc/meshport/health.key\"",
+        "client-key-file" is optional_path!(), example "\"/etc/meshport/health.key\"",
         "The private key (PEM) of client-cert-file.";
     bearer_token_file: Option<PathBuf> = None,
-        "bearer-token-file" is file!(), example "\"/etc/meshport/health.token\"",
+        "bearer-token-file" is optional_path!(), example "\"/etc/meshport/health.token\"",
         "A file with a bearer token, instead of a client certificate. Needs ca-file.";
     server_name: Option<String> = None,
         "server-name" is optional!("a DNS name or an IP address", server_name),
@@ -282,15 +282,6 @@ pub(super) const TABLES: &[&str] =
 
 pub(super) fn parsed<V: std::str::FromStr>(text: &str) -> Option<V> {
     text.parse().ok()
-}
-
-pub(super) fn path_text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
-}
-
-pub(super) fn path(text: &str) -> Option<PathBuf> {
-    let is_path = !text.is_empty() && text.len() <= MAX_PATH_BYTES && !text.contains('\0');
-    is_path.then(|| PathBuf::from(text))
 }
 
 /// An endpoint that a node can connect to.

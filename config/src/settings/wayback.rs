@@ -87,7 +87,7 @@ table! {
     /// The settings of the way back on an apiserver's node and on a node with the role `egress`.
     EgressSettings, EGRESS;
     socket: Option<PathBuf> = None,
-        "socket" is file!(), example "\"/run/meshport/egress/egress.sock\"",
+        "socket" is optional_path!(), example "\"/run/meshport/egress/egress.sock\"",
         "The Unix socket through which the local apiserver reaches kubelets, pods and services \
          (EgressSelectorConfiguration, see `meshport generate egress`). Only for a node with the \
          role origin:kube-apiserver. Off by default.";

@@ -386,6 +386,9 @@ impl Core {
     }
 
     /// Starts a handshake with a peer that has no session.
+    ///
+    /// # Errors
+    /// If the peer is unknown or has no known address.
     pub fn connect(&mut self, now: Now, node: &NodeId) -> Result<(), MeshError> {
         let slot = self.slot(node)?;
         self.refresh(slot, now);

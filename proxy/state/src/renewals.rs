@@ -158,6 +158,9 @@ impl StateDir {
     }
 
     /// The turns of all mandates recorded here for a node.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the file is damaged.
     pub fn turns_of(&self, issuer: &NodeId) -> Result<Vec<Turn>, Error> {
         let of_issuer = self.recorded()?.into_iter().filter(|it| it.issuer == *issuer);
         Ok(of_issuer.map(|it| it.turn).collect())
@@ -166,6 +169,9 @@ impl StateDir {
     /// The lifetime, in seconds, that an issuer would give to the credential of a node with these
     /// roles in this site, by the last mandate recorded here that allows it and lasts at least as
     /// long; `None` without one.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the file is damaged.
     pub fn renewed_lifetime_s(
         &self,
         roles: &Roles,

@@ -66,6 +66,9 @@ pub fn expand(scenario: &Scenario, seed: u64) -> Result<Vec<Planned>, Error> {
 
 /// Expands an event that happens now, or from now on, with its number among all events; also
 /// returns the event in the form of a scenario. Times in the event are ignored.
+///
+/// # Errors
+/// As [`expand`]; also for `configure`, whose settings must be known in advance.
 pub(crate) fn improvise(
     scenario: &Scenario,
     seed: u64,

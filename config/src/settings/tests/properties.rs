@@ -1,4 +1,4 @@
-//! Properties of any settings and any text.
+//! Properties of any settings.
 
 use proptest::prelude::*;
 

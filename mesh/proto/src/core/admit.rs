@@ -118,6 +118,9 @@ impl Core {
 
     /// Replaces this node's credential and presents it at once to every peer with a session, to
     /// others when they have one. No session ends.
+    ///
+    /// # Errors
+    /// It is for another node, or not valid now.
     pub fn set_credential(&mut self, credential: Credential, now: Now) -> Result<(), MeshError> {
         self.local.check_is_own(&credential)?;
         self.check_credential(&credential, now)?;

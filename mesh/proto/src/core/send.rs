@@ -104,6 +104,9 @@ impl Core {
     }
 
     /// Sends a datagram to an inner port of a peer, or queues it while the handshake runs.
+    ///
+    /// # Errors
+    /// Unknown peer, no endpoint, too large, or a full queue.
     pub fn send_datagram(
         &mut self,
         now: Now,
@@ -122,6 +125,9 @@ impl Core {
     }
 
     /// Sends an echo request with `token`, or queues it while the handshake runs.
+    ///
+    /// # Errors
+    /// See [`Core::send_datagram`].
     pub fn send_echo(&mut self, now: Now, to: NodeId, token: u32) -> Result<(), MeshError> {
         let slot = self.slot(&to)?;
         self.refresh(slot, now);

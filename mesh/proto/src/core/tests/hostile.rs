@@ -441,6 +441,26 @@ proptest! {
         }
         prop_assert!(net.reaches(1, 2));
     }
+
+    #[test]
+    fn arbitrary_inner_packets_never_panic(
+        packets in proptest::collection::vec(
+            proptest::collection::vec(any::<u8>(), 1..200), 1..20),
+        real_header: bool,
+    ) {
+        let mut net = connected();
+        for packet in packets {
+            let (own, other) = (net.nodes[&at(1)].address(), net.nodes[&at(2)].address());
+            let port = 7400 + u16::from(packet[0] % 4);
+            let flow = Flow {
+                source: own, destination: other, source_port: port, destination_port: port,
+            };
+            let packet = if real_header { send::udp_packet(&flow, &packet) } else { packet };
+            let sealed = net.seal(1, 2, &packet);
+            net.deliver(at(1), at(2), &sealed);
+        }
+        prop_assert!(net.reaches(1, 2));
+    }
 }
 
 /// The receiver indices that `number` chose: for its first session, and for its next one.
