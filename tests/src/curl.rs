@@ -42,12 +42,12 @@ pub struct Curl {
 }
 
 impl Curl {
-    /// Trusts only `authority` (a PEM file), and gives up after `limit`.
+    /// Trusts only `authority` (a PEM file), and times out after `limit`.
     pub fn new(authority: &Path, limit: Duration) -> Self {
         Self { authority: authority.to_path_buf(), limit, source: None, name: None }
     }
 
-    /// Gives up after `limit` instead.
+    /// Times out after `limit` instead.
     #[must_use]
     pub fn patient(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -71,7 +71,7 @@ impl Curl {
     /// A GET on a fresh connection.
     ///
     /// # Errors
-    /// The message of curl if there is no answer: refused, timed out, untrusted certificate.
+    /// curl's message if no answer arrives: refused, timed out, untrusted certificate.
     pub fn get(&self, local: SocketAddr, path: &str) -> Result<Answer, String> {
         let mut command = self.command();
         command.arg("--write-out").arg(WRITE_OUT).args(self.target(local, path));
@@ -87,7 +87,7 @@ impl Curl {
     /// `count` GETs at once, each on its own connection; the HTTP status of each answer.
     ///
     /// # Errors
-    /// The message of curl if any of them got no answer.
+    /// curl's message if any of them got no answer.
     pub fn get_at_once(
         &self,
         local: SocketAddr,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::world::World;
 
-/// What a doctor has found.
+/// The result of a `meshport doctor` run.
 #[derive(Debug)]
 pub struct Examined {
     /// Its exit status.
@@ -34,16 +34,16 @@ impl Examined {
     }
 }
 
-/// The command that examines a node with this program.
+/// The command that runs this program's doctor on a node.
 pub fn command(program: &Path, world: &World, node: &str, flags: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(["doctor", "--config"]).arg(world.path(&format!("{node}.toml"))).args(flags);
-    // Not the kubeconfigs of the user who runs the tests.
+    // Ignores the kubeconfigs of the user who runs the tests.
     command.env("KUBECONFIG", world.path("kubeconfig")).env("HOME", world.path("home"));
     command
 }
 
-/// Examines a node with this program.
+/// Runs this program's doctor on a node.
 #[track_caller]
 pub fn examine(program: &Path, world: &World, node: &str) -> Examined {
     let output = command(program, world, node, &["--json"]).output().expect("it runs");

@@ -1,4 +1,4 @@
-//! An echo service, and sessions with it through nodes of a world.
+//! An echo service, and sessions to it through nodes of a world.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,12 +12,12 @@ use crate::world::World;
 
 /// The name of the service.
 pub const SERVICE: &str = "echo";
-/// Between two bytes of a flow.
+/// Interval between two bytes of a flow.
 const FLOW_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a session may take to come about, on a busy machine.
+/// Deadline for opening a session on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Starts the service; its address, and how many connections are open.
+/// Starts the service; returns its address and the number of open connections.
 pub fn serve() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -42,7 +42,7 @@ pub fn offer(address: SocketAddr) -> String {
     format!("\n[service.{SERVICE}]\nlisten = []\norigin = \"{address}\"\n")
 }
 
-/// The settings of a node that uses it.
+/// The settings of a node that uses the service.
 pub fn usage() -> String {
     format!("\n[service.{SERVICE}]\nlisten = [\"127.0.0.1:0\"]\n")
 }
@@ -58,12 +58,12 @@ pub fn session(world: &World, node: &str) -> TcpStream {
     })
 }
 
-/// Whether a session carries a byte there and back.
+/// Whether a session echoes a byte.
 pub fn answers(session: &mut TcpStream) -> bool {
     session.write_all(b"?").is_ok() && session.read_exact(&mut [0]).is_ok()
 }
 
-/// A session on which bytes go there and back until it is ended.
+/// A session on which bytes are echoed until it is ended.
 #[derive(Debug)]
 pub struct Flow {
     stop: Arc<AtomicBool>,
@@ -71,12 +71,12 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Begins with a session that is open.
+    /// Starts on an open session.
     pub fn start(session: TcpStream) -> Self {
         Self::every(FLOW_INTERVAL, session)
     }
 
-    /// Begins with a session that is open, a byte in each interval.
+    /// Starts on an open session, with one byte per interval.
     pub fn every(interval: Duration, mut session: TcpStream) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -94,12 +94,12 @@ impl Flow {
         Self { stop, thread }
     }
 
-    /// Whether nothing has ended it yet.
+    /// Whether it is still open.
     pub fn goes_on(&self) -> bool {
         !self.thread.is_finished()
     }
 
-    /// Ends it; how many bytes came back.
+    /// Ends it; returns the number of echoed bytes.
     #[track_caller]
     pub fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);

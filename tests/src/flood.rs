@@ -1,5 +1,5 @@
-//! Handshake initiations that cost their receiver something and come to nothing: at a steady rate,
-//! or in a burst ahead of one that means it.
+//! Invalid handshake initiations that cost the receiver work: at a steady rate, or in a burst ahead
+//! of a valid one.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use tokio::runtime::Builder;
 use crate::process::run;
 use crate::wait;
 
-/// How often a portion of them is sent: short compared with the 5 ms between two that a receiver
+/// Interval between batches: short compared with the 5 ms between two initiations that a receiver
 /// under load accepts without a cookie, so that other initiations rarely get a turn.
 const PORTION_INTERVAL: Duration = Duration::from_micros(200);
-/// Different ones of either kind. A receiver under load takes the first few hundred of each second:
-/// as this divides no rate, those are others every time.
+/// Number of distinct initiations of each kind. A receiver under load takes the first few hundred
+/// of each second: as this number divides no rate, those differ every second.
 const INITIATIONS: u32 = 4_099;
 const INITIATION_BYTES: usize = 148;
 /// Offset of the first MAC, which covers all bytes before it (WireGuard's paper, section 5.4.4).
@@ -33,11 +33,11 @@ const MAC1: usize = 116;
 /// load (50 at once for the daemon, 128 waiting for wireguard-go), and few enough for a socket to
 /// hold: 256 fit into the 212,992 bytes that Linux gives it.
 const AHEAD: usize = 200;
-/// How soon a path ends when nothing passes.
+/// How soon the thread of a path notices that it should end when no datagram arrives.
 const LOOK_UP: Duration = Duration::from_millis(100);
 /// No datagram is longer.
 const LARGEST: usize = 65_535;
-/// Any time at which an invented credential is valid.
+/// A time at which the made-up credential is valid.
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
 
 /// Initiations whose first MAC is valid and whose rest is noise. They cost the receiver the MAC,
@@ -59,10 +59,9 @@ fn noisy(to: &NodeId, number: u32) -> Vec<u8> {
     message
 }
 
-/// Valid initiations, each from another unknown node: the most that an attacker can make who knows
-/// the node's public key but not the mesh secret, which only the answer needs. The receiver
-/// computes a whole handshake for each that it accepts, answers it, and keeps its initiator for a
-/// while.
+/// Valid initiations, each from a different unknown node: the most an attacker can do who knows the
+/// node's public key but not the mesh secret, which only the answer needs. For each one it accepts,
+/// the receiver computes a whole handshake, answers, and keeps the initiator for a while.
 pub fn invented(to: &NodeId) -> Vec<Vec<u8>> {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -74,7 +73,7 @@ pub fn invented(to: &NodeId) -> Vec<Vec<u8>> {
     })
 }
 
-/// The first message of the product itself to a node, as a member of a mesh that does not exist.
+/// The product's own first message to a node, as a member of a nonexistent mesh.
 async fn initiation_of_nobody(to: &NodeId, number: u32) -> Vec<u8> {
     let key = NodeKey::from_bytes(Blake2s256::digest(number.to_be_bytes()).into());
     let subject = Subject {
@@ -108,7 +107,7 @@ async fn initiation_of_nobody(to: &NodeId, number: u32) -> Vec<u8> {
     }
 }
 
-/// A running flood; it ends when it is dropped.
+/// A running flood; dropping it ends it.
 #[derive(Debug)]
 pub struct Flood {
     stop: Arc<AtomicBool>,
@@ -117,7 +116,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Sends `rate` of these a second to `at`, from all these sockets in turn.
+    /// Sends `rate` of these initiations a second to `at`, from all these sockets in turn.
     pub fn start(
         messages: Vec<Vec<u8>>,
         at: SocketAddr,
@@ -144,7 +143,7 @@ impl Flood {
         Self { stop, sent, thread: Some(thread) }
     }
 
-    /// Number sent until now.
+    /// Number sent so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -171,11 +170,11 @@ pub struct End {
     pub process: u32,
 }
 
-/// A path between two ends of a tunnel, on which every initiation for an end that is crowded comes
-/// directly behind a burst of invented ones. The end is stopped until all of it waits there: so it
-/// is under load when it comes to the initiation, however slow the machine is. And it has room for
-/// all of it, so no datagram of the ends is lost, unlike in a flood that is too much for one of
-/// them. It ends when it is dropped.
+/// A path between two ends of a tunnel, on which every initiation for the flooded end directly
+/// follows a burst of invalid ones. That end is stopped until the whole burst is queued: so it is
+/// under load when it reads the initiation, however slow the machine is. Its socket has room for
+/// the burst, so no datagram of the ends is lost, unlike in a flood that overflows one of them.
+/// Dropping the path ends it.
 #[derive(Debug)]
 pub struct Path {
     way: Arc<Wire>,
@@ -196,7 +195,7 @@ struct Wire {
 }
 
 impl Path {
-    /// Between these. An end sends to the address of the socket that is towards it.
+    /// Creates a path between these ends. An end sends to the address of the socket that faces it.
     pub fn start(ends: [End; 2], sockets: [UdpSocket; 2], crowd: UdpSocket) -> Self {
         for socket in &sockets {
             socket.set_read_timeout(Some(LOOK_UP)).expect("it is no zero");
@@ -218,14 +217,14 @@ impl Path {
         self.way.sockets[end].local_addr().expect("a bound socket has an address")
     }
 
-    /// Floods only this end from now on, or none.
+    /// Floods only this end from now on, or neither.
     pub fn crowd(&self, crowded: Option<usize>) {
         for (end, is_crowded) in self.way.crowded.iter().enumerate() {
             is_crowded.store(crowded == Some(end), Ordering::Relaxed);
         }
     }
 
-    /// Number of invalid initiations sent until now.
+    /// Number of invalid initiations sent so far.
     pub fn sent(&self) -> u64 {
         self.way.sent.load(Ordering::Relaxed)
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Limit for the answer to a request, whatever other clients do.
+/// Deadline for the answer to a request, regardless of other clients.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug)]
 pub struct Reply {
     /// Its status.
@@ -41,7 +41,7 @@ pub fn exchange(at: SocketAddr, request: &str) -> Reply {
     Reply { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
-/// A GET with more header lines, of which each ends with CR LF.
+/// A GET with more header lines, each of which ends with CR LF.
 pub fn get(at: SocketAddr, path: &str, headers: &str) -> Reply {
     let host = if headers.starts_with("Host:") { String::new() } else { format!("Host: {at}\r\n") };
     exchange(at, &format!("GET {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\n\r\n"))

@@ -1,4 +1,4 @@
-//! The identity in a state folder, for tests that play this node themselves.
+//! The identity in a state folder, for tests that impersonate this node.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,12 @@ use meshport_config::{
 
 use crate::wait;
 
-/// A node as its state folder holds it.
+/// A node's identity as its state folder stores it.
 #[derive(Debug)]
 pub struct Identity {
     /// Its WireGuard key.
     pub key: NodeKey,
-    /// The mesh's secret, the newest one.
+    /// The newest mesh secret.
     pub secret: MeshSecret,
     /// The authority's statement about it.
     pub credential: Credential,
@@ -30,7 +30,7 @@ impl Identity {
             let text = text.unwrap_or_else(|error| panic!("{}/{name}: {error}", state.display()));
             text.trim().to_owned()
         };
-        // The first is the one in force; before it may be the statement about it.
+        // The first is the current one; the statement about it may precede it.
         let secret = file("mesh.secret").lines().find_map(|line| line.parse().ok());
         Self {
             key: file("node.key").parse().expect("a node key"),
@@ -55,8 +55,8 @@ impl Identity {
     }
 }
 
-/// Replaces the credential in a folder with one that the authority signed so long ago, and that
-/// ends after `left`.
+/// Replaces the credential in a folder with one that the authority signed the given time ago, and
+/// that expires after `left`.
 pub fn age(state: &Path, authority: &Path, age: Duration, left: Duration) {
     let Identity { key, credential, .. } = Identity::read(state);
     let text = fs::read_to_string(authority).expect("the authority's key");

@@ -1,4 +1,4 @@
-//! Instances of a service that come and go, and a client that connects all the time.
+//! Instances of a service that start and stop, and a client that connects continuously.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,13 +11,13 @@ use crate::wait;
 
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the connections of a part of a test may take.
+/// Deadline for the connections of one part of a test.
 const PART: Duration = Duration::from_secs(60);
 
 /// An instance, which echoes its input until the connection ends. Its port is closed with it.
 #[derive(Debug)]
 pub struct Instance {
-    /// Where it listens.
+    /// Its listening address.
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
@@ -25,7 +25,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Starts one at an address.
+    /// Starts an instance at an address.
     pub fn start(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).expect("the address is free");
         let address = listener.local_addr().expect("bound");
@@ -42,7 +42,7 @@ impl Instance {
                     break;
                 }
             }
-            // Connections that wait to be accepted would be reset, which no proxy can mend.
+            // Connections that wait to be accepted would be reset, which no proxy can recover from.
             listener.set_nonblocking(true).expect("a socket");
             while let Ok((client, _)) = listener.accept() {
                 client.set_nonblocking(false).expect("a socket");
@@ -52,15 +52,15 @@ impl Instance {
         Self { address, stop, served, task }
     }
 
-    /// Connections that it has accepted.
+    /// Number of connections that it has accepted.
     pub fn served(&self) -> usize {
         self.served.load(Ordering::SeqCst)
     }
 
-    /// Closes its port; open connections continue. Call it on a host that reaches its address.
+    /// Closes its port; open connections continue. Call this on a host that reaches its address.
     pub fn end(self) {
         self.stop.store(true, Ordering::SeqCst);
-        // It may have ended with a connection of someone else.
+        // It may have ended with another client's connection.
         let _ = TcpStream::connect(self.address);
         self.task.join().expect("it ends");
     }
@@ -78,7 +78,10 @@ pub fn ask(client: &mut TcpStream) -> io::Result<()> {
     client.read_exact(&mut [0; 1])
 }
 
-/// A connection to an instance that has answered.
+/// Opens a connection to an instance and waits for its answer.
+///
+/// # Errors
+/// Those of the connection.
 pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let mut client = TcpStream::connect_timeout(&address, PATIENCE)?;
     client.set_read_timeout(Some(PATIENCE))?;
@@ -86,7 +89,7 @@ pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(client)
 }
 
-/// New connections at a steady pace, however long each one takes.
+/// New connections at a steady pace, regardless of how long each one takes.
 #[derive(Debug)]
 pub struct Load {
     counts: Arc<Counts>,
@@ -101,7 +104,7 @@ struct Counts {
 }
 
 impl Load {
-    /// Begins a connection each `interval`, in the network of the thread that calls this.
+    /// Starts a connection every `interval`, in the network of the calling thread.
     #[expect(clippy::print_stdout, reason = "a failure for the reader of a test run")]
     pub fn start(
         interval: Duration,
@@ -127,7 +130,7 @@ impl Load {
         Self { counts, task }
     }
 
-    /// Waits until as many more connections have ended.
+    /// Waits until that many more connections have ended.
     #[track_caller]
     pub fn goes_on(&self, what: &str, more: usize) {
         let tried = || self.counts.tried.load(Ordering::SeqCst);
@@ -135,7 +138,7 @@ impl Load {
         wait::until(what, PART, || (tried() >= from + more).then_some(()));
     }
 
-    /// Ends it; how many connections there were, and how many failed.
+    /// Ends it; returns the number of connections and how many failed.
     pub fn finish(self) -> (usize, usize) {
         self.counts.stop.store(true, Ordering::SeqCst);
         self.task.join().expect("it ends");

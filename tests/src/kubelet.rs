@@ -1,4 +1,4 @@
-//! A stand-in for a kubelet, and an apiserver's side of the socket of the way back.
+//! A stand-in kubelet, and the apiserver's side of the way-back socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,21 +12,21 @@ use std::time::Duration;
 pub const PORT: u16 = 10_250;
 /// How long a request may take: its answer comes within 5 s, on a busy machine a little later.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Bytes that `pour` has sent in this process, which runs a single test.
+/// Bytes that `pour` has sent in this process, which runs only one test.
 static POURED: AtomicU64 = AtomicU64::new(0);
 /// Connections that the kubelets of this process have open.
 static OPEN: AtomicU64 = AtomicU64::new(0);
 
 /// Starts a stand-in kubelet. The first line of a connection is a command: `whoami` returns its
-/// name, `echo` returns what follows until its end, `pour` sends without end. It runs as long as
-/// the process.
+/// name, `echo` returns everything after it, `pour` sends until the connection closes. It runs as
+/// long as the process.
 pub fn start(name: &str) -> IpAddr {
     let (listener, address) = listen();
     accept(listener, name);
     address
 }
 
-/// The same at this address, as a pod, a service or a webhook.
+/// Starts the same server at this address, as a pod, a service or a webhook.
 pub fn serve_at(address: SocketAddr, name: &str) -> SocketAddr {
     let listener = TcpListener::bind(address).expect("the address is free");
     let address = listener.local_addr().expect("bound");
@@ -41,7 +41,7 @@ fn accept(listener: TcpListener, name: &str) {
             let name = name.clone();
             OPEN.fetch_add(1, Ordering::Relaxed);
             thread::spawn(move || {
-                // A client that breaks off is none of a kubelet's business.
+                // A kubelet ignores clients that disconnect.
                 let _ = serve(&client, &name);
                 drop(client);
                 OPEN.fetch_sub(1, Ordering::Relaxed);
@@ -60,7 +60,7 @@ pub fn open() -> u64 {
     OPEN.load(Ordering::Relaxed)
 }
 
-/// On a separate address, so that each can use the port.
+/// Binds a separate address, so that each can use the port.
 fn listen() -> (TcpListener, IpAddr) {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let process = std::process::id().to_be_bytes();
@@ -96,21 +96,21 @@ fn serve(client: &TcpStream, name: &str) -> io::Result<()> {
 /// A connection through the socket, as an apiserver makes it.
 ///
 /// # Errors
-/// The status line where it is refused.
+/// The status line if it is refused.
 pub fn connect(socket: &Path, target: &str) -> Result<UnixStream, String> {
     let head = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: test\r\n\r\n");
     let (stream, status) = ask(socket, head.as_bytes()).map_err(|error| error.to_string())?;
     if status == "HTTP/1.1 200 OK" { Ok(stream) } else { Err(status) }
 }
 
-/// Sends these bytes; the status line, and the connection behind the empty line.
+/// Sends these bytes; returns the status line, and the connection after the empty line.
 ///
 /// # Errors
-/// When the socket does not answer in 10 s.
+/// If the socket does not answer within 10 s.
 pub fn ask(socket: &Path, bytes: &[u8]) -> io::Result<(UnixStream, String)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(LIMIT))?;
-    // A request that is too long is refused while it is written.
+    // A request that is too long is refused while it is being written.
     let _ = stream.write_all(bytes);
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -140,7 +140,7 @@ pub fn settings(kubelet: IpAddr) -> String {
     format!("\n[kubelet]\naddresses = [\"{kubelet}\"]\n")
 }
 
-/// The target by a node's name.
+/// The target with a node's name.
 pub fn of(name: &str) -> String {
     format!("{name}:{PORT}")
 }

@@ -1,8 +1,8 @@
 //! Shared code of the tests: reading the repository, building and running the real binary, waiting
 //! for conditions, and small worlds of sites, nodes and apiservers for the end-to-end tests.
 //!
-//! The helpers panic with a full sentence when something is wrong: their callers are tests.
-//! Every process that is started here is ended here, by its own handle.
+//! The helpers panic with a full sentence when something fails: their callers are tests. Every
+//! process that is started here is also ended here, by its own handle.
 
 pub mod clients;
 pub mod curl;

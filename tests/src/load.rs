@@ -1,4 +1,4 @@
-//! A client that asks again and again, as a controller does, and remembers every answer.
+//! A client that sends requests repeatedly, as a controller does, and records every answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::wait;
 pub struct Request {
     /// Start time.
     pub at: Instant,
-    /// Duration, whatever the result.
+    /// Duration, regardless of the result.
     pub took: Duration,
     /// The answer, or curl's error.
     pub outcome: Result<Answer, String>,
 }
 
-/// A running load; it ends when it is finished or dropped.
+/// A running load; finishing or dropping it ends it.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,

@@ -1,6 +1,6 @@
 //! An emulated machine: a network namespace with its own host name, processes, and files below
-//! `/etc`, `/var/lib` and `/run`. Commands that are meant for a whole machine run on it and reach
-//! nothing of this one.
+//! `/etc`, `/var/lib` and `/run`. Commands that are meant for a whole machine run on it without
+//! touching the real one.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -16,16 +16,16 @@ use crate::wait;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Folders whose changes stay on the machine.
 const OWN: [&str; 3] = ["/etc", "/var/lib", "/run"];
-/// In place of systemd: a script of the unit's name starts it.
+/// Replaces systemd: a script named after the unit starts it.
 const SYSTEMCTL: &str = "[ \"$1\" != daemon-reload ] || exit 0
 eval \"exec start-\\${$#}\"
 ";
-/// What the unit does, to the point where the daemon answers.
+/// What the unit does, until the daemon answers.
 const START_MESHPORT: &str = "setsid meshport run >>$LAB/daemon.log 2>&1 &
 while ! meshport status >/dev/null 2>&1; do sleep 0.1; done
 ";
 
-/// See the module's description. Everything on it ends when it is dropped.
+/// See the module's description. Dropping it ends everything on it.
 #[derive(Debug)]
 pub struct Machine {
     name: String,
@@ -34,8 +34,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots a machine of that host name; its files are kept below `folder`, where its commands
-    /// run as well. It has meshport; `systemctl` starts a unit by the script `start-UNIT`.
+    /// Boots a machine with that host name; its files are below `folder`, where its commands also
+    /// run. It has meshport; `systemctl` starts a unit with the script `start-UNIT`.
     pub fn boot(name: &str, host: &Namespace, folder: &Path) -> Self {
         fs::create_dir_all(folder.join("bin")).expect("a folder for programs");
         let mut script = format!("set -eu\nhostname {name}\n");
@@ -64,14 +64,14 @@ impl Machine {
         machine
     }
 
-    /// Puts a script where its commands find it.
+    /// Installs a script on the path of its commands.
     pub fn put(&self, name: &str, script: &str) {
         let path = self.folder.join("bin").join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}")).expect("the folder is there");
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("it is ours");
     }
 
-    /// Lets its commands find a program of this machine.
+    /// Makes a program of the real machine available to its commands.
     pub fn link(&self, program: &Path) {
         let name = program.file_name().expect("a program has a name");
         let link = self.folder.join("bin").join(name);
@@ -91,7 +91,7 @@ impl Machine {
         command
     }
 
-    /// Runs commands to their end and waits for that; their output is that of the process.
+    /// Runs commands and waits until they end; returns their output.
     #[track_caller]
     pub fn run(&self, script: &str, limit: Duration) -> String {
         let mut command = self.command("sh");
@@ -103,7 +103,7 @@ impl Machine {
         process.output()
     }
 
-    /// A file that its commands wrote where they run.
+    /// A file that its commands wrote in their working folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -7,21 +7,21 @@ use crate::repository::root;
 /// A code block of a page.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The last title before it.
+    /// The last heading before it.
     pub title: String,
-    /// What it is written in, as the page says.
+    /// Its language, as the page states it.
     pub language: String,
     /// Its lines.
     pub text: String,
 }
 
-/// The code blocks of a page in `docs`, in their order.
+/// The code blocks of a page in `docs`, in order.
 pub fn blocks(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(root().join("docs").join(page));
     in_text(&text.unwrap_or_else(|error| panic!("docs/{page}: {error}")))
 }
 
-/// The text of the code blocks of one language under a title of a page.
+/// The text of the code blocks of one language under a heading of a page.
 pub fn under(page: &str, title: &str, language: &str) -> Vec<String> {
     let wanted = |block: &Block| block.title == title && block.language == language;
     let found: Vec<_> = blocks(page).into_iter().filter(wanted).map(|block| block.text).collect();
@@ -29,7 +29,7 @@ pub fn under(page: &str, title: &str, language: &str) -> Vec<String> {
     found
 }
 
-/// The lines of commands after the comment line `# on COMMENT`, up to the next one that names a
+/// The command lines after the comment line `# on COMMENT`, up to the next comment that names a
 /// place.
 pub fn on(place: &str, commands: &str) -> String {
     let is_place = |line: &&str| line.starts_with("# on ");

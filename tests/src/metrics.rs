@@ -9,7 +9,7 @@ use meshport_config::counters::{Counter, CounterRow};
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    /// Reads the Prometheus text format; lines that are not samples are passed over.
+    /// Parses the Prometheus text format; skips lines that are not samples.
     pub fn parse(page: &str) -> Self {
         let sample = |line: &str| {
             let (key, value) = line.rsplit_once(' ')?;
@@ -18,7 +18,7 @@ impl Metrics {
         Self(page.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect())
     }
 
-    /// The sum over all samples of `name` whose labels hold `label` (empty: all of them).
+    /// The sum over all samples of `name` whose labels contain `label` (empty: all of them).
     pub fn sum(&self, name: &str, label: &str) -> f64 {
         let own = |key: &str| {
             let (found, labels) = key.split_once('{').unwrap_or((key, ""));

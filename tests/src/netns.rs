@@ -1,7 +1,7 @@
 //! Network namespaces of a test: separate hosts on this machine, joined by virtual cables.
 //!
-//! Needs root and `ip` (iproute2). Names carry the process id, so that two runs do not collide;
-//! everything made here is removed when it is dropped, and removing a namespace removes its
+//! Needs root and `ip` (iproute2). Names contain the process id, so that two runs do not collide;
+//! everything created here is removed when it is dropped, and removing a namespace removes its
 //! interfaces.
 
 use std::fs::File;
@@ -21,7 +21,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// The folder where `ip netns` keeps its names.
 const FOLDER: &str = "/run/netns";
 
-/// Removes the namespaces of processes that are gone: those that were killed could not.
+/// Removes the namespaces of processes that have ended: killed processes could not do it.
 pub fn remove_stale() {
     let Ok(names) = std::fs::read_dir(FOLDER) else { return };
     for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -40,7 +40,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a host with nothing but its loopback interface.
+    /// Creates a host with only its loopback interface.
     pub fn new() -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("meshport-{}-{number}", std::process::id());
@@ -50,17 +50,17 @@ impl Namespace {
         namespace
     }
 
-    /// As `ip netns` knows it.
+    /// Its name for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it, for a thread that wants to enter.
+    /// Its namespace file, for a thread that enters it.
     pub fn file(&self) -> PathBuf {
         Path::new(FOLDER).join(&self.name)
     }
 
-    /// Moves an interface of the host the caller is on to this one.
+    /// Moves an interface from the caller's host to this one.
     ///
     /// # Panics
     /// If `ip` refuses.
@@ -96,8 +96,8 @@ impl Namespace {
         listed.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Does something in a thread that is on this host; so are the threads it starts and the
-    /// sockets it opens, also later.
+    /// Runs `work` in a thread on this host; the threads it starts and the sockets it opens are on
+    /// this host too, even later.
     ///
     /// # Panics
     /// If the thread cannot enter, or `work` panics.

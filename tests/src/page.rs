@@ -1,4 +1,4 @@
-//! A view of a made-up mesh, of the daemon's own types, for the tests of the page.
+//! A view of a made-up mesh, built from the daemon's own types, for the page's tests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use meshport_daemon::admin::view::{
 
 /// Seconds since the made-up daemon started.
 const NOW_S: u64 = 1200;
-/// A fixed time of day; the page takes no other clock for ages.
+/// A fixed time of day; the page computes ages from this clock only.
 const STARTED_AT: u64 = 1_790_000_000;
 /// Nodes of one site; the first of each of the first [`ORIGIN_SITES`] is an origin.
 const SITE_NODES: usize = 40;
 const ORIGIN_SITES: usize = 5;
-/// Text that the page must show as text.
+/// Text that the page must show as plain text.
 pub const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'`</script>";
 
 /// A mesh of up to 1000 nodes: every 50th node is silent, the path to one origin is relayed and
@@ -87,7 +87,7 @@ pub fn view(nodes: usize) -> View {
     }
 }
 
-/// One that another node holds, whose name a member may choose.
+/// An address that another node holds, whose name a member may choose.
 fn address() -> AddressRow {
     AddressRow {
         name: "api".parse().expect("a name"),
@@ -309,7 +309,7 @@ fn events() -> Vec<EventRow> {
 mod tests {
     use super::*;
 
-    /// The document of 500 nodes is of a size that a browser takes every two seconds.
+    /// The document of 500 nodes is small enough for a browser to fetch every two seconds.
     #[test]
     fn a_view_survives_its_json_and_is_bounded() {
         let text = serde_json::to_string(&view(500)).expect("it has a form");

@@ -22,7 +22,7 @@ pub use running::end_children_on_panic;
 
 /// How many lines of output a failing test prints per process.
 const TAIL_LINES: usize = 40;
-/// The most bytes of a log that are read for its tail.
+/// Maximum number of bytes read for the tail of a log.
 const TAIL_BYTES: u64 = 64 * 1024;
 
 /// The product's binary: `MESHPORT_BIN` if it is set, else the release build of this checkout.
@@ -37,8 +37,8 @@ pub fn meshport() -> &'static Path {
     })
 }
 
-/// Lets this process have as many descriptors as the system allows it, and says how many. What it
-/// starts afterwards inherits that.
+/// Raises this process's limit on descriptors as far as the system allows, and returns the limit.
+/// Processes started afterwards inherit it.
 pub fn raise_descriptors() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -47,7 +47,7 @@ pub fn raise_descriptors() -> usize {
     limit.maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// The gateway of a cluster, built as the other tools of the tests are.
+/// The gateway of a cluster, built like the other tools of the tests.
 pub fn gateway() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| build(&["--workspace", "--bin", "meshport-gateway"]))
@@ -56,7 +56,7 @@ pub fn gateway() -> &'static Path {
 fn build(what: &[&str]) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--locked", "--message-format=json"]).args(what);
-    // What a runner of tests sets for this package would make build scripts run again.
+    // The variables that a test runner sets for this package would make build scripts run again.
     let of_package = |(key, _): &(OsString, _)| key.to_string_lossy().starts_with("CARGO_PKG_");
     for (key, _) in env::vars_os().filter(of_package) {
         cargo.env_remove(key);
@@ -122,7 +122,7 @@ impl Process {
         wait::until(&what, limit, || self.child.try_wait().expect("a child can be waited for"))
     }
 
-    /// The program it runs and its arguments; empty when it has ended.
+    /// Its program and arguments; empty once it has ended.
     pub fn arguments(&self) -> Vec<String> {
         let line = fs::read(format!("/proc/{}/cmdline", self.id())).unwrap_or_default();
         let parts = line.split(|byte| *byte == 0).filter(|part| !part.is_empty());
@@ -164,7 +164,7 @@ impl Process {
         ids.filter_map(used).collect()
     }
 
-    /// How often its threads have gone to sleep, and so have been woken.
+    /// How often its threads have gone to sleep, and so were woken.
     pub fn wakeups(&self) -> u64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.id()));
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
@@ -177,19 +177,19 @@ impl Process {
         all.sum()
     }
 
-    /// The most memory it has had resident, in KiB; of each of the descendants it has now as well.
+    /// Its peak resident memory in KiB, plus that of each of its current descendants.
     pub fn peak_kib(&self) -> u64 {
         let all = descendants(self.id()).into_iter().chain([self.id()]);
         all.filter_map(|id| memory_kib(id, "VmHWM:")).sum()
     }
 
-    /// All its output until now.
+    /// All its output so far.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     fn end(&mut self) {
-        // Both fail only when it is gone already, which is what is wanted.
+        // Both fail only if it has already ended, which is the goal.
         let _ = self.child.kill();
         let _ = self.child.wait();
         RUNNING.remove(self.child.id());
@@ -257,10 +257,10 @@ fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
-/// Runs a tool to its end.
+/// Runs a tool until it ends.
 ///
 /// # Panics
-/// If it cannot be started; its exit status is the caller's to judge.
+/// If it cannot be started; the caller checks its exit status.
 pub fn run(program: &str, arguments: &[&str]) -> Output {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     output.unwrap_or_else(|error| panic!("cannot run {program}: {error}"))

@@ -24,7 +24,7 @@ pub fn root() -> PathBuf {
     package.parent().expect("the tests package lies inside the workspace").to_path_buf()
 }
 
-/// Every tracked text file; binary files (with a NUL byte or not UTF-8) are left out.
+/// Every tracked text file; binary files (with a NUL byte or not UTF-8) are skipped.
 ///
 /// # Panics
 /// If git cannot list the files: the policy tests need a checkout.
@@ -32,7 +32,7 @@ pub fn tracked_files() -> Vec<TrackedFile> {
     let listed = stdout_of("git", &["ls-files", "-z"]);
     let mut files = Vec::new();
     for path in listed.split('\0').filter(|path| !path.is_empty()) {
-        // A file deleted in the work tree but not yet in the index is no problem of the policy.
+        // The policy ignores a file deleted in the work tree but not yet in the index.
         let Ok(bytes) = fs::read(root().join(path)) else { continue };
         if bytes.contains(&0) {
             continue;
@@ -66,7 +66,7 @@ pub fn metadata() -> Value {
 /// which begins with its depth and ends with `|` and its licence. Unlike in [`metadata`], features
 /// that only other packages of the workspace enable are off.
 ///
-/// `edges` selects the dependencies, as the option of that name.
+/// `edges` selects the dependencies, like the option of that name.
 ///
 /// # Panics
 /// The same as in [`metadata`].

@@ -27,7 +27,7 @@ struct Package {
 /// The bill of materials of the program of a package.
 ///
 /// # Panics
-/// If there is no such package, or cargo or the lock file cannot be read, for example because
+/// If no such package exists, or cargo or the lock file cannot be read, for example because
 /// packages were never fetched.
 pub fn bill(released: &str) -> Value {
     let all = packages(&tree(released, "normal,build"));
@@ -62,8 +62,8 @@ pub fn bill(released: &str) -> Value {
     })
 }
 
-/// The packages in the lines of `cargo tree`, each of which begins with its depth. What a package
-/// needs is left out where it is listed again.
+/// The packages in the lines of `cargo tree`, each of which begins with its depth. The dependencies
+/// of a package are omitted where it is listed again.
 fn packages(tree: &str) -> BTreeMap<Id, Package> {
     let mut all: BTreeMap<Id, Package> = BTreeMap::new();
     let mut path: Vec<Id> = Vec::new();
@@ -139,7 +139,7 @@ mod tests {
         for builder in ["cc", "serde_derive"] {
             assert_eq!(scope(builder), Some("excluded"), "{builder} builds it");
         }
-        // The last ones by features that only tests ask for.
+        // Only features that tests enable need the last ones.
         for other in
             ["proptest", "divan", "meshport-tests", "schemars", "x509-parser", "nom", "der"]
         {

@@ -1,5 +1,5 @@
-//! Clients with sessions that stay open, and what they notice: watches over HTTP/1.1 and HTTP/2,
-//! each on a connection of its own, and beside them new connections at a fixed rate.
+//! Clients with long-lived sessions, and what they observe: watches over HTTP/1.1 and HTTP/2, each
+//! on its own connection, plus new connections at a fixed rate.
 //!
 //! A watch is broken if it ends before the test ends it, misses a line, or is silent at the end.
 //! Its client then opens another, as a Kubernetes client does.
@@ -35,31 +35,31 @@ use crate::wait;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a watch may be silent at the end of a test; the stand-in sends a line a second.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Clients open their watches one after another, so that the machine can keep up.
+/// Interval between opening watches, so that the machine can keep up.
 const STAGGER: Duration = Duration::from_millis(5);
-/// Pauses before another watch: up to a second, as clients that add a random part.
+/// Pauses before another watch: up to a second, as in clients that add jitter.
 const PAUSES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How many sessions of which kind.
+/// Number of sessions of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Watches over HTTP/1.1.
     pub plain: usize,
     /// Watches over HTTP/2.
     pub h2: usize,
-    /// New connections a second, with one request each; zero for none.
+    /// New connections per second, with one request each; zero for none.
     pub per_second: u32,
 }
 
-/// What the clients have noticed.
+/// What the clients have observed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SessionsSeen {
-    /// Connections that were begun, those of watches included.
+    /// Connections started, including those of watches.
     pub connections: usize,
     /// Connections that could not be made or did not answer, by reason.
     pub failed: BTreeMap<String, usize>,
-    /// The longest time from the begin of a new connection to its answer, in seconds.
+    /// The longest time from the start of a new connection to its answer, in seconds.
     pub slowest: f64,
     /// The longest time from one answer of a new connection to the next, in seconds.
     pub gap: f64,
@@ -67,7 +67,7 @@ pub struct SessionsSeen {
     pub broken_plain: BTreeMap<String, usize>,
     /// Broken watches over HTTP/2, by reason.
     pub broken_h2: BTreeMap<String, usize>,
-    /// The longest time from one line to the next of a client, over all its watches, in seconds.
+    /// The longest time between two lines of a client, over all its watches, in seconds.
     pub silence: f64,
 }
 
@@ -83,7 +83,7 @@ impl SessionsSeen {
     }
 }
 
-/// Running clients; they end when they are finished or dropped.
+/// Running clients; finishing or dropping them ends them.
 #[derive(Debug)]
 pub struct Sessions {
     load: Arc<Load>,
@@ -93,7 +93,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Begins, on the host that this is called on. New connections begin when all watches are open.
+    /// Starts on the caller's host. New connections start once all watches are open.
     pub fn start(to: SocketAddr, authority: &Path, plan: Plan) -> Self {
         let plain = trusting(authority);
         let mut h2 = ClientConfig::clone(&plain);
@@ -110,7 +110,7 @@ impl Sessions {
         Self { load, stop, thread: Some(thread), held: plan.plain + plan.h2 }
     }
 
-    /// Waits until each watch has had its first line.
+    /// Waits until each watch has received its first line.
     ///
     /// # Panics
     /// If that takes longer than `limit`.
@@ -120,12 +120,12 @@ impl Sessions {
         wait::until("all watches are open", limit, is_open);
     }
 
-    /// What they have noticed until now.
+    /// What they have observed so far.
     pub fn seen(&self) -> SessionsSeen {
         self.load.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends them, each watch after one more line; what they have noticed.
+    /// Ends them, each watch after one more line; returns what they have observed.
     pub fn finish(mut self) -> SessionsSeen {
         self.stop.send_replace(true);
         let thread = self.thread.take().expect("they are finished once");
@@ -140,12 +140,12 @@ impl Drop for Sessions {
     }
 }
 
-/// What all clients share.
+/// State that all clients share.
 struct Load {
     to: SocketAddr,
     plain: TlsConnector,
     h2: TlsConnector,
-    /// How many clients have had a first line.
+    /// How many clients have received a first line.
     open: watch::Sender<usize>,
     seen: Mutex<SessionsSeen>,
     last_answer: Mutex<Option<Instant>>,
@@ -213,7 +213,7 @@ impl Load {
         });
     }
 
-    /// A request on a new connection, whose head must be answered with 200.
+    /// A request on a new connection, whose response head must have status 200.
     async fn get(&self, path: &str, is_h2: bool) -> Result<Response<Incoming>, String> {
         let tcp = TcpStream::connect(self.to).await.map_err(reason)?;
         let name = ServerName::try_from("localhost").map_err(reason)?;
@@ -223,7 +223,7 @@ impl Load {
         let request = Request::get(if is_h2 { uri.as_str() } else { path });
         let request = request.header("Host", "localhost").body(Empty::<Bytes>::new());
         let request = request.map_err(reason)?;
-        // Each connection ends with the one request that it is for.
+        // Each connection ends with its single request.
         let answer = if is_h2 {
             let handshake = http2::handshake(TokioExecutor::new(), tls).await;
             let (mut sender, connection) = handshake.map_err(reason)?;
@@ -247,7 +247,7 @@ struct Client {
     load: Arc<Load>,
     index: usize,
     is_h2: bool,
-    /// When it has had its last line, of whichever watch.
+    /// When it received its last line, from any of its watches.
     last: Option<Instant>,
 }
 
@@ -329,7 +329,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next one; nothing is lost if the caller stops to wait.
+    /// The next line; nothing is lost if the caller stops waiting.
     async fn next(&mut self) -> Result<Vec<u8>, String> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -365,7 +365,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Runs a stand-in until it is told to die; its address.
+    /// Runs a stand-in until it is told to stop; returns its address.
     fn serve(authority: &Authority, mut kill: watch::Receiver<bool>) -> SocketAddr {
         let leaf = authority.issue_server("cp").expect("a certificate");
         let config = StandInConfig {

@@ -1,4 +1,4 @@
-//! A UDP relay before one node that keeps a copy of every datagram, for replaying and mutilating.
+//! A UDP relay in front of one node that keeps a copy of every datagram, for replay and corruption.
 //!
 //! Each peer gets its own socket towards the node, as behind a NAT, so that answers find their way
 //! back. At most [`MAX_KEPT`] datagrams are kept.
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// How many datagrams towards the node are kept.
+/// Maximum number of datagrams towards the node that are kept.
 pub const MAX_KEPT: usize = 4096;
 /// How often a relaying thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(200);
@@ -46,7 +46,7 @@ impl Tap {
         self.public
     }
 
-    /// Copies of the datagrams sent to the node until now.
+    /// Copies of the datagrams sent to the node so far.
     pub fn kept(&self) -> Vec<Vec<u8>> {
         self.kept.lock().expect("the relay does not panic").clone()
     }
@@ -94,7 +94,7 @@ fn inwards(
                 inside
             }
         };
-        // A datagram that cannot be relayed is lost, as datagrams are.
+        // A datagram that cannot be relayed is lost, as datagrams may be.
         let _ = inside.send(datagram);
     }
 }

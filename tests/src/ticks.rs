@@ -1,4 +1,4 @@
-//! A service that sends all the time, and a client that records when it received something: a model
+//! A service that sends continuously, and a client that records when it received something: a model
 //! of an open watch.
 
 use std::io::{ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use crate::wait;
 const INTERVAL: Duration = Duration::from_millis(20);
 /// A word of the service: the time it was sent, in microseconds since [`begun`], big-endian.
 const WORD: usize = 8;
-/// The pause before a client that lost its connection comes back.
+/// The pause before a client that lost its connection reconnects.
 const RECONNECT: Duration = Duration::from_millis(50);
 /// How often a waiting client checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -55,14 +55,14 @@ fn talk(mut client: TcpStream) {
     }
 }
 
-/// A word that was heard.
+/// A received word.
 #[derive(Debug, Clone, Copy)]
 struct Word {
     said: Instant,
     heard: Instant,
 }
 
-/// A client of such a service that comes back whenever it is cut off.
+/// A client of such a service that reconnects whenever it is cut off.
 #[derive(Debug)]
 pub struct Watch {
     stop: Arc<AtomicBool>,
@@ -101,7 +101,7 @@ impl Watch {
         heard.iter().find(|word| word.said >= moment).map(|word| word.heard)
     }
 
-    /// The longest time since `moment` in which it heard nothing at all, that up to now included.
+    /// The longest time since `moment` without a message, including the time up to now.
     pub fn longest_gap(&self, moment: Instant) -> Duration {
         let heard = self.heard.lock().expect("no holder of this lock panics");
         let (mut last, mut longest) = (moment, Duration::ZERO);
@@ -172,7 +172,7 @@ mod tests {
             thread: None,
         };
         let gap_ms = |heard: &[u64]| watch(heard).longest_gap(before(10_000)).as_millis();
-        // Up to the first word, between two, and after the last: all that nothing is known of.
+        // Up to the first word, between two words, and after the last one: all the silent time.
         for (heard, gap) in [
             (&[20_000, 4_000, 3_000, 1_000][..], 6_000),
             (&[9_000, 8_000, 2_000, 1_000], 6_000),

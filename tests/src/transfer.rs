@@ -3,8 +3,8 @@
 //!
 //! A request is one byte (`u` for upload, `d` for download) and the length as eight bytes, big
 //! endian. After the bytes of an upload, and after those of a download, the server sends their
-//! SHA-256, and the client compares it with its own. The bytes are a fixed pseudo-random block with
-//! the number of the block at its front, so that a lost, doubled or moved block changes the sum.
+//! SHA-256, and the client compares it with its own. The bytes are a fixed pseudo-random block that
+//! begins with the block's number, so that a lost, duplicated or moved block changes the sum.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -53,7 +53,7 @@ pub fn serve() -> SocketAddr {
     let address = listener.local_addr().expect("a bound socket has an address");
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // A client that goes away is its own test's business.
+            // The client's test handles a client that disconnects.
             thread::spawn(move || answer(stream).ok());
         }
     });
@@ -87,7 +87,7 @@ pub fn transfer(address: SocketAddr, way: Direction, bytes: u64) -> io::Result<T
     Ok(Transfer { way, bytes, took: begun.elapsed() })
 }
 
-/// A connection on which bytes were requested and none was read yet.
+/// A connection on which bytes were requested but not yet read.
 #[derive(Debug)]
 pub struct Open {
     stream: TcpStream,

@@ -1,20 +1,20 @@
 //! Waiting for a condition with a deadline: the only place of this package that sleeps or reads the
 //! clock.
 //!
-//! A test never sleeps in the hope that something has happened by then. It polls until the
+//! A test never sleeps and hopes that something has happened meanwhile. It polls until the
 //! condition holds or the deadline passes, and then reports what it waited for.
 
 #![expect(clippy::disallowed_methods, reason = "the one place of this package that may sleep")]
 
 use std::time::{Duration, Instant};
 
-/// Shortest and longest pause between two looks.
+/// Shortest and longest pause between two polls.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// Pauses are this many times as long as the look before them. Many looks start a process, and
-/// tests that wait must leave the processors to those that work.
+/// A pause is this many times as long as the poll before it. Many polls start a process, and
+/// waiting tests must leave the processors to working ones.
 const REST: u32 = 3;
 
-/// Looks until `look` finds something, at most for `limit`.
+/// Polls until `look` finds something, at most for `limit`.
 ///
 /// # Panics
 /// If the deadline passes, naming `what` was waited for.
@@ -43,28 +43,28 @@ pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option
     }
 }
 
-/// Looks for the whole of `span` and panics as soon as `holds` does not.
+/// Polls for the whole of `span` and panics as soon as `holds` returns false.
 ///
 /// # Panics
-/// If the condition `what` is broken within the span.
+/// If the condition `what` fails within the span.
 #[track_caller]
 pub fn throughout(what: &str, span: Duration, mut holds: impl FnMut() -> bool) {
     let broken = within(span, || (!holds()).then_some(()));
     assert!(broken.is_none(), "this did not stay true for {span:?}: {what}");
 }
 
-/// Spaces the turns of a load: returns at `next`, which it moves on by `interval`.
+/// Paces a load: returns at `next`, which it advances by `interval`.
 pub fn pace(next: &mut Instant, interval: Duration) {
     std::thread::sleep(next.saturating_duration_since(now()));
     *next = now() + interval;
 }
 
-/// Spaces the turns of one of many loads in a process.
+/// Paces one of many loads in a process.
 pub async fn between_turns(interval: Duration) {
     tokio::time::sleep(interval).await;
 }
 
-/// Returns at `at`: for a schedule, in which the time itself is the condition.
+/// Returns at `at`: for a schedule, where the time itself is the condition.
 pub fn moment(at: Instant) {
     std::thread::sleep(at.saturating_duration_since(now()));
 }

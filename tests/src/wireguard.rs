@@ -1,4 +1,4 @@
-//! A userspace WireGuard between two hosts, configured with `wg` as in its manual: what people put
+//! A userspace WireGuard between two hosts, configured with `wg` as in its manual: the usual layer
 //! below haproxy without a mesh.
 
 use std::fs;
@@ -18,7 +18,7 @@ pub const OVERHEAD: u32 = 60;
 pub const INNER: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 /// UDP port of both ends.
 const PORT: u16 = 51821;
-/// How long a program may take to make its interface.
+/// How long a program may take to create its interface.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// An end of a tunnel.
@@ -32,19 +32,19 @@ pub struct End<'a> {
     pub name: &'a str,
 }
 
-/// The command of Debian's `wireguard-go`.
+/// The command for Debian's `wireguard-go`.
 pub fn wireguard_go(host: &Namespace, interface: &str) -> Command {
     wireguard_go_at(Path::new("wireguard-go"), host, interface)
 }
 
-/// The command of another `wireguard-go`.
+/// The command for another `wireguard-go`.
 pub fn wireguard_go_at(program: &Path, host: &Namespace, interface: &str) -> Command {
     let mut command = host.command(&program.to_string_lossy());
     command.args(["--foreground", interface]);
     command
 }
 
-/// Makes a tunnel over a path of this MTU. `start` is given the name of each end and its command,
+/// Creates a tunnel over a path with this MTU. `start` gets the name of each end and its command,
 /// and starts it; keys are written below `folder`.
 pub fn tunnel(
     ends: [End<'_>; 2],
@@ -104,7 +104,7 @@ fn shown(host: &Namespace, interface: &str, what: &str, word: usize) -> u64 {
     number.unwrap_or_else(|| panic!("wg shows other {what}: {shown}"))
 }
 
-/// How often `word` is in a log before the first line with `end`.
+/// How often `word` occurs in a log before the first line with `end`.
 pub fn count_before(log: &str, end: &str, word: &str) -> usize {
     let (before, _) = log.split_once(end).unwrap_or_else(|| panic!("no {end:?} in this:\n{log}"));
     before.matches(word).count()
@@ -128,8 +128,8 @@ pub fn silence(host: &Namespace, interface: &str, but: u16, folder: &Path) {
     host.run("nft", &["-f", &file.to_string_lossy()]);
 }
 
-/// Removes the socket that a killed program of the same interface has left: it would remove that
-/// itself, and so would the `wg` that waits for it; the second of them fails.
+/// Removes the socket that a killed program left for the same interface. The new program would
+/// remove it, and so would the `wg` that waits for that program; the second of the two fails.
 pub fn forget_socket(interface: &str) {
     let socket = Path::new("/var/run/wireguard").join(interface).with_extension("sock");
     match fs::remove_file(&socket) {
@@ -140,7 +140,7 @@ pub fn forget_socket(interface: &str) {
     }
 }
 
-/// The name is on a socket that all hosts of this machine share.
+/// The name is used for a socket that all hosts of this machine share.
 fn interface(name: &str) -> String {
     format!("mpb{}{}", std::process::id() % 1_000_000, &name[..1])
 }

@@ -1,5 +1,5 @@
-//! Who has the address, as others see it: a station that asks the LAN for it all the time, and a
-//! capture of who answers the client's connections.
+//! Which node has the address, as others see it: a station that sends requests for it to the LAN
+//! continuously, and a capture of the nodes that answer the client's connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,34 +20,34 @@ use crate::netns::Namespace;
 use crate::process::Process;
 use crate::wait;
 
-/// From one question to the next, and how long its answers are waited for.
+/// Time from one request to the next, which is also the time to wait for its answers.
 const ROUND: Duration = Duration::from_millis(100);
 /// Rounds without another answer after which the address has one owner, if it answers in half of
 /// them: on a busy machine some answers are late.
 const STEADY: usize = 10;
 const ASKER: Hardware = Hardware([2, 0, 0, 0, 0, 0xfe]);
-/// Two owners that answer a client in turn within this have the address at one time.
+/// Two nodes that answer a client alternately within this time own the address simultaneously.
 const TURN_S: f64 = 1.0;
 const MAX_FRAME: usize = 1514;
 
-/// Who claimed the address in each round.
+/// The stations that claimed the address in each round.
 type Rounds<N> = Arc<Mutex<Vec<(Instant, BTreeSet<N>)>>>;
 
-/// What stands for a station.
+/// The id of a station.
 pub trait Name: Copy + Ord + Send + 'static {}
 
 impl<T: Copy + Ord + Send + 'static> Name for T {}
 
-/// A LAN and those on it.
+/// A LAN and its stations.
 #[derive(Debug)]
 pub struct Stations<'a, N> {
     /// The switch, whose bridge is `lan`.
     pub switch: &'a Namespace,
     /// A client, and its interface on the LAN.
     pub client: (&'a Namespace, &'a str),
-    /// An address of the LAN for who asks, which nobody has.
+    /// An unused address of the LAN, from which requests are sent.
     pub asker: Ipv4Addr,
-    /// Whose hardware addresses are whose.
+    /// The station of each hardware address.
     pub names: BTreeMap<String, N>,
 }
 
@@ -61,16 +61,16 @@ pub struct Witness<N> {
     names: BTreeMap<String, N>,
 }
 
-/// What was seen since [`Witness::forget`].
+/// Observations since [`Witness::forget`].
 #[derive(Debug, Clone, Copy)]
 pub struct Ownership {
-    /// Time in which two stations said on the LAN that they have the address.
+    /// Time in which two stations claimed the address on the LAN.
     pub two_on_wire: Duration,
-    /// Time in which two of them answered the client in turn.
+    /// Time in which two of them answered the client alternately.
     pub two_for_client: Duration,
-    /// Time in which the LAN had no answer.
+    /// Time in which no station answered on the LAN.
     pub none: Duration,
-    /// The longest part of that.
+    /// The longest such period.
     pub longest_none: Duration,
 }
 
@@ -90,13 +90,13 @@ impl fmt::Display for Ownership {
 }
 
 impl<N: Name> Witness<N> {
-    /// Begins to watch `address`.
+    /// Starts watching `address`.
     pub fn start(lan: Stations<'_, N>, address: Ipv4Addr, folder: &Path) -> Self {
         let Stations { switch, client: (client, interface), asker: own, names } = lan;
         let tap = switch.inside(|| tun::open_ethernet("asker").expect("a TAP device"));
         switch.ip(&["link", "set", "asker", "master", "lan", "up"]);
         let mut command = client.command("tcpdump");
-        // Of TCP, what begins a connection, and acknowledges it.
+        // Matches SYN-ACK segments.
         let wanted = format!("src host {address} and tcp[13] & 18 == 18");
         command.args(["-i", interface, "-n", "-e", "-l", "-tt", "--immediate-mode", &wanted]);
         let capture = Process::start("tcpdump", &mut command, &folder.join("capture.log"));
@@ -109,7 +109,7 @@ impl<N: Name> Witness<N> {
         Self { stop, rounds, asker: Some(asker), capture, names }
     }
 
-    /// The one node that the LAN has had for a while.
+    /// The only node that has answered on the LAN for a while.
     pub fn holder(&self) -> Option<N> {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let last = rounds.len().checked_sub(STEADY).map(|from| &rounds[from..])?;
@@ -119,13 +119,13 @@ impl<N: Name> Witness<N> {
         owners.first().copied().copied().filter(|_| has_one)
     }
 
-    /// Begins to count anew.
+    /// Resets the counters.
     pub fn forget(&self) -> Mark {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         Mark { rounds: rounds.len(), answers: self.answers().len() }
     }
 
-    /// What was seen since.
+    /// The observations since then.
     pub fn since(&self, mark: Mark) -> Ownership {
         let (mut two, mut none, mut longest, mut row) = (0, 0, 0, 0);
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ impl<N: Name> Witness<N> {
         }
     }
 
-    /// When the client was answered, in seconds, and by which node.
+    /// When the client got an answer, in seconds, and from which node.
     fn answers(&self) -> Vec<(f64, N)> {
         let one = |line: &str| {
             let (time, rest) = line.split_once(' ')?;
@@ -154,7 +154,7 @@ impl<N: Name> Witness<N> {
     }
 }
 
-/// From where it is counted.
+/// The start of counting.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     rounds: usize,
@@ -164,12 +164,12 @@ pub struct Mark {
 impl<N> Drop for Witness<N> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Its panic would be told by what it has not seen.
+        // Missing observations would reveal its panic.
         let _ = self.asker.take().map(JoinHandle::join);
     }
 }
 
-/// Asks once a round, and notes who claims the address meanwhile.
+/// Sends one request per round, and records which stations claim the address meanwhile.
 fn ask_on<N: Name>(
     mut tap: File,
     [own, address]: [Ipv4Addr; 2],
@@ -180,7 +180,7 @@ fn ask_on<N: Name>(
     let (mut next, question) = (wait::now() + ROUND, question(own, address));
     while !stop.load(Ordering::Relaxed) {
         let begun = wait::now();
-        // The bridge takes every frame.
+        // The bridge accepts every frame.
         let _ = tap.write(&question);
         wait::pace(&mut next, ROUND);
         let (mut by, mut frame) = (BTreeSet::new(), [0; MAX_FRAME]);
@@ -206,8 +206,8 @@ fn question(own: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-/// How long answers came from more than one node in turn: from an answer of one, over those of
-/// others, to the next of the same one, if that was soon.
+/// How long answers alternated between nodes: from one node's answer, past answers of others, to
+/// the next answer of the same node, if that came soon.
 fn in_turn<N: Name>(answers: &[(f64, N)]) -> Duration {
     let mut last: BTreeMap<N, f64> = BTreeMap::new();
     let (mut total, mut counted) = (0.0, f64::MIN);

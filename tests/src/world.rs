@@ -1,8 +1,8 @@
 //! A small world: sites with distances between them, nodes that run the real daemon, apiservers
-//! that speak real TLS, all on loopback addresses of this test's own.
+//! that speak real TLS, all on this test's own loopback addresses.
 //!
 //! Datagrams between nodes travel through the WAN emulator ([`Shaper`]), at whose public addresses
-//! the nodes know each other. Each node is made the way an operator makes it: `init` on the first,
+//! the nodes know each other. Each node is set up the way an operator does it: `init` on the first,
 //! `invite` there and `join` here for the others, a TOML file, `run`.
 //!
 //! Dropping the world ends its processes and removes its folder.
@@ -29,7 +29,7 @@ use crate::wait;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long the members of a world may take to find each other.
 const MEET_LIMIT: Duration = Duration::from_secs(60);
-/// The timeout of every client here: the handshake timeout of a patient Kubernetes client.
+/// The timeout of every client here: a patient Kubernetes client's handshake timeout.
 const CLIENT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The plan for a node of the world.
@@ -62,7 +62,7 @@ impl NodePlan {
         }
     }
 
-    /// An operator's machine, which is no node.
+    /// An operator's machine, which is not a node.
     pub fn operator(name: &str, site: &str) -> Self {
         Self { roles: vec!["operator".to_owned()], ..Self::new(name, site) }
     }
@@ -88,7 +88,7 @@ impl NodePlan {
         self
     }
 
-    /// Joins with a credential that is valid for so long, such as `24s`.
+    /// Joins with a credential of this lifetime, such as `24s`.
     #[must_use]
     pub fn lifetime(mut self, lifetime: &'static str) -> Self {
         self.lifetime = Some(lifetime);
@@ -172,7 +172,7 @@ impl Node {
         self.ask("explain", arguments)
     }
 
-    /// The output of a command that asks the daemon.
+    /// The output of a command that queries the daemon.
     #[track_caller]
     pub fn ask(&self, verb: &str, arguments: &[&str]) -> String {
         let config = self.config.to_string_lossy();
@@ -278,7 +278,7 @@ impl World {
         &self.shaper
     }
 
-    /// A file or folder of the world's own.
+    /// A file or folder in the world's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -300,7 +300,7 @@ impl World {
         self.node(&NodePlan::new(name, site).origin(address));
     }
 
-    /// Starts an apiserver that was killed, where it was.
+    /// Restarts a killed apiserver at its address.
     #[track_caller]
     pub fn start_apiserver(&mut self, name: &str) {
         let (pki, port_file) = (self.path("pki"), self.path(&format!("{name}.port")));
@@ -336,7 +336,7 @@ impl World {
         self.start(&name);
     }
 
-    /// Makes a node (`init` or `invite` and `join`, and its settings) without starting it.
+    /// Sets up a node (`init` or `invite` and `join`, and its settings) without starting it.
     #[track_caller]
     pub fn make(&mut self, plan: &NodePlan) {
         let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
@@ -382,7 +382,7 @@ impl World {
         self.run(&node.plan.program, &arguments);
     }
 
-    /// Runs a verb that makes a node, and keeps its output.
+    /// Runs a verb that sets up a node, and keeps its output.
     fn run(&mut self, program: &Path, arguments: &[&str]) {
         let output = run(&program.to_string_lossy(), arguments);
         let problem = String::from_utf8_lossy(&output.stderr);
@@ -392,7 +392,7 @@ impl World {
         self.said.push((format!("messages of {what}"), output.stderr));
     }
 
-    /// Output of the commands that made the nodes, with their names.
+    /// Output of the commands that set up the nodes, with their names.
     pub fn said(&self) -> &[(String, Vec<u8>)] {
         &self.said
     }
@@ -415,7 +415,7 @@ impl World {
         run_ok(&program.to_string_lossy(), &arguments)
     }
 
-    /// A place on this network for a machine that is not a node: the UDP address that it must use.
+    /// A place in this network for a machine that is not a node: the UDP address that it must use.
     #[track_caller]
     pub fn place(&mut self, name: &str, site: &str) -> SocketAddr {
         let address = IpAddr::from([127, self.network[0], self.network[1], self.next_host]);
@@ -446,7 +446,7 @@ impl World {
         node.process = Some(Process::start(&node.plan.name, &mut command, &node.log));
     }
 
-    /// Rewrites the settings of a node and makes its daemon read them again.
+    /// Rewrites the settings of a node and makes its daemon reload them.
     #[track_caller]
     pub fn reconfigure(&mut self, name: &str, change: impl FnOnce(&str) -> String) {
         let node = self.node_mut(name);
@@ -499,7 +499,7 @@ impl World {
         wait::until(&what, limit, || (self.at(node).chosen()? == origin).then_some(()));
     }
 
-    /// The client of this world: trusts its certificate authority, gives up after 5 s.
+    /// The client of this world: trusts its certificate authority, times out after 5 s.
     pub fn curl(&self) -> Curl {
         Curl::new(&self.path("pki").join("ca.crt"), CLIENT_LIMIT)
     }

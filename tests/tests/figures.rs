@@ -1,5 +1,6 @@
 //! The figures the README reports: size, memory and processor time of an idle node, time to the
-//! first proxied byte. Prints them, and fails far beyond the aims, where something must be wrong.
+//! first proxied byte. Prints them, and fails if they exceed the limits, where something must be
+//! wrong.
 
 use std::fs;
 use std::time::Duration;
@@ -8,25 +9,25 @@ use meshport_tests::process::meshport;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
-/// How long an idle node is watched.
+/// How long an idle node is measured.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a mesh gets to become idle: probes at their idle pace, caches warm.
 const CALM: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(40);
 
-/// The aims, which are also the limits of the test, except for processor time.
+/// The targets, which are also the limits of the test, except for processor time.
 const MAX_BINARY_BYTES: u64 = 16 * 1024 * 1024;
 /// Limit on anonymous memory. The remaining resident memory is pages of the program and its
 /// libraries: shared by all its processes, and dropped by the kernel when memory is short.
 const MAX_ANONYMOUS_KIB: u64 = 3_000_000 / 1024;
 const MAX_RESIDENT_KIB: u64 = 16_000_000 / 1024;
-/// The aim is 0.5. Beside other suites on a slow machine the same work takes up to twice the time:
-/// cold caches, and a neighbour on the other half of the core.
+/// The target is 0.5. Next to other suites on a slow machine the same work takes up to twice the
+/// time: cold caches, and a neighbour on the other half of the core.
 const MAX_CORE_PERCENT: f64 = 1.0;
 const MAX_FIRST_BYTE: Duration = Duration::from_millis(300);
 
-/// Nodes that are measured while idle: one that only uses the service, and an origin, which asks
-/// its apiserver how it is all the time.
+/// Nodes that are measured while idle: one that only uses the service, and an origin, which probes
+/// its apiserver continuously.
 const IDLE_NODES: [&str; 2] = ["worker-a", "cp-a"];
 
 #[test]
@@ -95,7 +96,7 @@ fn idle_figures(world: &mut World) -> [Idle; 2] {
     })
 }
 
-/// Time from the start of a node that knows the mesh from before to an answer through it.
+/// Time from the start of a node that already knows the mesh to an answer through it.
 fn time_to_first_byte(world: &mut World) -> Duration {
     world.node_mut("worker-a").process().signal("TERM");
     world.node_mut("worker-a").process().ended(SETTLE);

@@ -9,7 +9,7 @@ use std::process::Command;
 
 type Attempt = (&'static str, fn() -> io::Result<()>);
 
-/// The attempts and the names under which they are printed; the test has made all files.
+/// The attempts and the names under which they are printed; the test has created all files.
 const TRIED: [Attempt; 12] = [
     ("keep-state", || File::create("/var/lib/meshport/kept").map(drop)),
     ("listen", || TcpListener::bind("127.0.0.1:0").map(drop)),

@@ -1,7 +1,7 @@
 //! Sends one UDP datagram and prints every answer, for tests that need to do so from inside a
-//! network namespace: `meshport-probe FROM TO WAIT_MS`. The payload comes on standard input and
-//! each answer goes to a line of standard output, both in hexadecimal. Silence for WAIT_MS ends it;
-//! no answer at all is exit status 1.
+//! network namespace: `meshport-probe FROM TO WAIT_MS`. It reads the payload from standard input
+//! and writes each answer as a line to standard output, both in hexadecimal. It exits after WAIT_MS
+//! of silence; without any answer, with status 1.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, UdpSocket};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 
-/// More answers than this are not read.
+/// Maximum number of answers that are read.
 const MAX_ANSWERS: usize = 64;
 const MAX_DATAGRAM: usize = 65_535;
 

@@ -1,5 +1,5 @@
-//! Holds watches and makes new connections until a file appears, and prints as JSON what clients
-//! have noticed: for tests of restarts, from inside a network namespace.
+//! Holds watches and opens new connections until a file appears, and prints the clients'
+//! observations as JSON: for tests of restarts, from inside a network namespace.
 
 use std::fs::File;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Prints the view of a made-up mesh as `/view` has it, for the tests of the page:
+//! Prints the view of a made-up mesh as `/view` returns it, for the page's tests:
 //! `meshport-view NODES`.
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Connections that are held: a request on each now and then, a new one after an end.
+//! Held connections: each sends a request at intervals and is replaced when it ends.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use crate::wait;
 
 const COUNT: usize = 20;
 const INTERVAL: Duration = Duration::from_millis(250);
-/// More than the head and the body of an answer take.
+/// More bytes than the head and the body of an answer.
 const MAX_ANSWER: usize = 4096;
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
@@ -29,20 +29,20 @@ pub struct Held {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What clients that hold a connection have seen.
+/// Observations of clients that hold a connection.
 #[derive(Clone, Debug, Default)]
 pub struct HeldSeen {
     /// Requests that were answered.
     pub answered: usize,
-    /// Connections that ended, with a request in progress or without.
+    /// Connections that ended, with or without a request in progress.
     pub ended: usize,
-    /// Requests that were in progress when their connection ended, after others on it.
+    /// Requests in progress when their connection ended, after earlier ones on it.
     pub lost: usize,
-    /// The most of those that one client had.
+    /// The largest number of those for one client.
     pub most_lost: usize,
     /// The longest time from one answer of a client to its next.
     pub silence: Duration,
-    /// New connections that could not be made or did not answer, with time and reason.
+    /// New connections that failed or did not answer, with time and reason.
     pub failed: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Held {
     }
 }
 
-/// One of them.
+/// One client.
 struct Client {
     to: SocketAddr,
     config: Arc<ClientConfig>,
@@ -130,7 +130,7 @@ impl Client {
         change(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Notes an answer, and the time since the one before.
+    /// Records an answer, and the time since the previous one.
     fn answered(&self, last: &mut Instant) {
         let before = std::mem::replace(last, wait::now());
         self.note(|seen| {
@@ -146,7 +146,7 @@ impl Client {
         Ok(stream)
     }
 
-    /// Asks until the connection ends.
+    /// Sends requests until the connection ends.
     fn hold(&self, mut stream: Stream, last: &mut Instant) {
         let mut next = wait::now() + INTERVAL;
         loop {
@@ -170,7 +170,7 @@ impl Client {
     }
 }
 
-/// Whether the other end has closed a connection on which nothing was asked, or is about to.
+/// Whether the other end has closed an idle connection, or is about to.
 fn has_ended(tcp: &TcpStream) -> bool {
     let look = || {
         tcp.set_nonblocking(true)?;

@@ -1,5 +1,5 @@
-//! Clients of an address: a new TLS connection with a request every 50 ms, whatever happened to
-//! earlier ones.
+//! Clients of an address: a new TLS connection with a request every 50 ms, regardless of earlier
+//! ones.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -21,12 +21,13 @@ mod held;
 pub use held::{Held, HeldSeen};
 
 const INTERVAL: Duration = Duration::from_millis(50);
-/// How long a client waits for a connection: a kernel answers at once, or asks again in a second.
+/// How long a client waits for a connection: the kernel connects at once, or retries after a
+/// second.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long it waits for an answer, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 const REQUEST: &str = "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-/// Answers that are waited for before and after a fault.
+/// Number of answers to wait for before and after a fault.
 const SOME: usize = 30;
 const SETTLE: Duration = Duration::from_secs(40);
 
@@ -43,7 +44,7 @@ struct Outcome {
 pub struct Clients {
     stop: Arc<AtomicBool>,
     outcomes: Arc<Mutex<Vec<Outcome>>>,
-    /// Held by each connection from its begin to its end.
+    /// Held by each connection from start to end.
     under_way: Arc<RwLock<()>>,
     thread: JoinHandle<()>,
 }
@@ -55,9 +56,10 @@ pub struct Seen {
     pub connections: usize,
     /// Failed connections, with time and reason.
     pub failed: Vec<String>,
-    /// From the begin of the first that failed in a row to that of the next that did not.
+    /// Time from the start of the first failed connection in a row to the start of the next
+    /// successful one.
     pub gap: Duration,
-    /// What the slowest one took that did not fail.
+    /// Duration of the slowest successful connection.
     pub slowest: Duration,
 }
 
@@ -101,13 +103,13 @@ impl Clients {
         Self { stop, outcomes, under_way, thread }
     }
 
-    /// Does something while no connection is open.
+    /// Runs a function while no connection is open.
     pub fn between_two(&self, work: impl FnOnce()) {
         let _none = self.under_way.write();
         work();
     }
 
-    /// Waits until some more have been answered.
+    /// Waits until some more connections have been answered.
     #[track_caller]
     pub fn go_on(&self) {
         let answered = || {
@@ -146,7 +148,7 @@ impl Clients {
     }
 }
 
-/// What trusts the apiservers.
+/// TLS settings that trust the apiservers.
 pub fn trusting(authority: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(authority).expect("a file") {
@@ -168,6 +170,9 @@ fn connect(
 }
 
 /// One connection with one request.
+///
+/// # Errors
+/// Why no good answer arrived.
 pub fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
     let mut tls = connect(to, config)?;
     tls.write_all(REQUEST.as_bytes())?;

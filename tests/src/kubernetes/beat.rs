@@ -1,4 +1,4 @@
-//! Events for watches: a config map that is written again and again.
+//! Events for watches: a config map that is written repeatedly.
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -10,12 +10,12 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(250);
 /// The config map's name, in the namespace `default`.
 pub(super) const NAME: &str = "beat";
 
-/// A shell that writes the config map until it is dropped, each time a larger number.
+/// A shell that writes increasing numbers to the config map until it is dropped.
 #[derive(Debug)]
 pub struct Beat(Child);
 
 impl Beat {
-    /// Writes through the apiserver on the host of that number, from there.
+    /// Writes from the host of that number, through its apiserver.
     pub fn start(cluster: &Cluster, number: usize) -> Self {
         let direct = cluster.kubectl_direct(number);
         let exists = direct.run(&["get", "configmap", NAME]).status.success();
@@ -40,7 +40,7 @@ impl Beat {
 
 impl Drop for Beat {
     fn drop(&mut self) {
-        // Both fail only when it is gone already, which is what is wanted.
+        // Both fail only if it has already ended, which is the goal.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,5 +1,5 @@
 //! Calls of kubectl, each a separate process: reads and writes in sequence, or at a fixed rate
-//! however long each takes.
+//! regardless of how long each takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,15 +12,15 @@ use crate::wait;
 /// Interval between the starts of calls, if they are quick.
 const INTERVAL: Duration = Duration::from_millis(400);
 
-/// Calls that begin at a fixed rate, whether those before have ended or not: how many of them fail
-/// says for how long an origin let them hang.
+/// Calls that start at a fixed rate, whether or not earlier ones have ended: the number of failures
+/// shows how long an origin let them hang.
 #[derive(Debug)]
 pub struct Volley {
     threads: Vec<JoinHandle<Call>>,
 }
 
 impl Volley {
-    /// Begins `count` calls, one each `interval`; returns when the last one has begun. Every
+    /// Starts `count` calls, one every `interval`; returns when the last one has started. Every
     /// `write`th call creates a config map whose name begins with `name`, the others read.
     pub fn fire(kubectl: &Kubectl, name: &str, count: u32, interval: Duration, write: u32) -> Self {
         let mut next = wait::now();
@@ -35,7 +35,7 @@ impl Volley {
         Self { threads: (0..count).map(begin).collect() }
     }
 
-    /// Waits for every call; all of them, in the order of their begin.
+    /// Waits for every call; returns them in the order of their start.
     pub fn finish(self) -> Vec<Call> {
         let ended = |thread: JoinHandle<Call>| thread.join().expect("a call does not panic");
         self.threads.into_iter().map(ended).collect()
@@ -51,8 +51,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Calls until it is finished; every second call creates a config map whose name begins with
-    /// `name`.
+    /// Calls until finished; every second call creates a config map whose name begins with `name`.
     pub fn start(kubectl: &Kubectl, name: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(Mutex::new(Vec::new()));
@@ -80,7 +79,7 @@ impl Calls {
         Self { stop, done, thread: Some(thread) }
     }
 
-    /// Waits until a call that began after `at` has ended.
+    /// Waits until a call that started after `at` has ended.
     ///
     /// # Panics
     /// If that takes longer than `limit`.
@@ -92,7 +91,7 @@ impl Calls {
         });
     }
 
-    /// Ends the series; every call, in the order of their begin.
+    /// Ends the series; returns every call, in the order of their start.
     pub fn finish(mut self) -> Vec<Call> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("a series is finished once");

@@ -11,8 +11,8 @@ impl Cluster {
         self.start(name, at, &program("kube-controller-manager"), &flags);
     }
 
-    /// Starts one that speaks HTTP/1.1: a connection for each kind of object that it watches, as
-    /// clients have without HTTP/2.
+    /// Starts one that speaks HTTP/1.1, with a connection for each kind of object that it watches,
+    /// like clients without HTTP/2.
     pub fn start_controllers_without_http2(&mut self, name: &str, at: usize) {
         let program = program("kube-controller-manager").to_string_lossy().into_owned();
         let mut all = vec!["DISABLE_HTTP2=1".to_owned(), program];

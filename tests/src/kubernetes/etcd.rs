@@ -15,7 +15,7 @@ pub fn member(number: usize) -> String {
 }
 
 impl Cluster {
-    /// Starts etcd, anew or where it was.
+    /// Starts etcd for the first time or restarts it.
     pub fn start_etcd(&mut self) {
         let members: Vec<(String, usize)> = match self.plan.stacked {
             true => (1..=self.origins()).map(|number| (member(number), number)).collect(),
@@ -70,8 +70,8 @@ impl Cluster {
             format!("--initial-advertise-peer-urls={own}:2380"),
             format!("--initial-cluster={all}"),
             "--quota-backend-bytes=4294967296".to_owned(),
-            // The first member is the one that tests stall: it leads only on request, or all would
-            // stall until the others have elected a leader.
+            // Tests stall the first member: it leads only on request, or all would stall until the
+            // others have elected a leader.
             format!("--heartbeat-interval={}", (self.plan.election / 10).as_millis()),
             format!("--election-timeout={}", election.as_millis()),
         ];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Cluster, START_LIMIT};
 use crate::wait;
 
-/// Reads in a row that show that an apiserver reaches etcd, and how long one may take at most.
+/// Number of consecutive reads that prove that an apiserver reaches etcd, and the deadline of one.
 const REACHES: usize = 3;
 const PROMPT: Duration = Duration::from_secs(1);
 
@@ -14,13 +14,13 @@ const PROMPT: Duration = Duration::from_secs(1);
 pub enum Fault {
     /// `kill -9` of the apiserver.
     Kill,
-    /// SIGTERM: new connections are refused at once, open ones are served up to 60 s more.
+    /// SIGTERM: new connections are refused at once, open ones are served for up to 60 s.
     Terminate,
     /// SIGTERM with `--shutdown-delay-duration=10s`: `/readyz` fails first, then as above.
     TerminateLater,
     /// SIGSTOP: the kernel still accepts connections, nothing else happens.
     Hang,
-    /// The host vanishes: packets to and from it are lost silently.
+    /// The host is lost: packets to and from it are dropped silently.
     Vanish,
 }
 
@@ -59,7 +59,7 @@ impl Fault {
         Duration::from_secs(if self == Self::TerminateLater { 15 } else { 10 })
     }
 
-    /// Does it to the control-plane host of that number.
+    /// Injects the fault on the control-plane host of that number.
     pub fn strike(self, cluster: &mut Cluster, number: usize) {
         match self {
             Self::Kill => cluster.kill_apiserver(number),
@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// Makes the host well again; its apiserver then runs with `flags`.
+    /// Repairs the host; its apiserver then runs with `flags`.
     pub fn heal(self, cluster: &mut Cluster, number: usize, flags: &[&str]) {
         match self {
             Self::Vanish => cluster.network.isolate(number, false),

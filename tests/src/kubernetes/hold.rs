@@ -9,7 +9,7 @@ use super::{ADMIN_TOKEN, Cluster, START_LIMIT};
 use crate::repository::root;
 use crate::wait;
 
-/// The config map that they watch, in the namespace `default`.
+/// The watched config map, in the namespace `default`.
 const NAME: &str = "held";
 
 /// The state of the watches.
@@ -19,7 +19,7 @@ pub struct Held {
     pub open: usize,
     /// Events that reached any of them.
     pub events: usize,
-    /// How each one ended that has ended.
+    /// How each ended watch ended.
     pub ended: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl Holds {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes the config map and waits until every open watch has seen that.
+    /// Writes the config map and waits until every open watch has seen the change.
     #[track_caller]
     pub fn all_hear(&self, cluster: &Cluster) {
         let before = self.held();
@@ -83,7 +83,7 @@ impl Holds {
 
 impl Drop for Holds {
     fn drop(&mut self) {
-        // Both fail only when it is gone already, which is what is wanted.
+        // Both fail only if it has already ended, which is the goal.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! kubectl on a host, with nothing of the caller's home.
+//! kubectl on a host, isolated from the caller's home.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -22,7 +22,7 @@ pub struct Kubectl {
 pub struct Call {
     /// Start time.
     pub at: Instant,
-    /// Duration, whatever the result.
+    /// Duration, regardless of the result.
     pub took: Duration,
     /// Whether it succeeded.
     pub succeeded: bool,
@@ -37,11 +37,11 @@ impl Kubectl {
         Self { namespace: host.namespace_file(), home, kubeconfig, program }
     }
 
-    /// The same with the newest kubectl there is, which may be this one.
+    /// The same with the newest available kubectl, which may be this one.
     #[must_use]
     pub fn newest(&self) -> Self {
         let program = newer("kubectl").unwrap_or_else(|| self.program.clone());
-        // The cache of one version is useless to another.
+        // One version cannot use another's cache.
         Self { program, home: self.home.join("newest"), ..self.clone() }
     }
 
@@ -57,12 +57,12 @@ impl Kubectl {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs it until it ends.
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("kubectl can be run")
     }
 
-    /// Runs it and measures.
+    /// Runs it and measures its duration.
     pub fn call(&self, arguments: &[&str]) -> Call {
         let at = wait::now();
         let output = self.run(arguments);

@@ -1,5 +1,5 @@
-//! A real kubelet with containerd on a host: pods in the host's network, of an image that is made
-//! here from a static busybox.
+//! A real kubelet with containerd on a host: pods in the host's network, with an image built here
+//! from a static busybox.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +14,12 @@ use super::{Cluster, LOCAL, START_LIMIT, program};
 use crate::process::run_ok;
 use crate::wait;
 
-/// The one image: of the sandboxes, and of containers.
+/// The only image, for sandboxes and containers.
 pub const IMAGE: &str = "meshport.test/busybox:1";
 /// Applets in the image, in addition to busybox itself.
 const APPLETS: [&str; 9] = ["sh", "cat", "cp", "dd", "head", "seq", "sha256sum", "sleep", "tar"];
 
-/// How long the containers of a node may take to end after it.
+/// How long a node's containers may take to end after it.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a node leaves on the machine: its folder, and the control groups of its containers. Removed
@@ -39,10 +39,10 @@ impl Remains {
 
 impl Drop for Remains {
     fn drop(&mut self) {
-        // Containers end with the namespace of their containerd, a moment after it.
+        // Containers end shortly after the namespace of their containerd.
         wait::within(END_LIMIT, || {
             for group in groups().filter(|group| !self.before.contains(group)) {
-                // A group with a process left is retried.
+                // A group that still has a process is retried.
                 let _ = fs::remove_dir(group);
             }
             let all_ended = groups().all(|group| self.before.contains(&group));
@@ -52,7 +52,7 @@ impl Drop for Remains {
     }
 }
 
-/// The control groups of containers that the kubelet of some containerd has, in each hierarchy.
+/// The control groups of a containerd's kubelet containers, in each hierarchy.
 fn groups() -> impl Iterator<Item = PathBuf> {
     let folders = |of: &Path| {
         let listed = fs::read_dir(of).into_iter().flatten().flatten();
@@ -65,7 +65,7 @@ fn groups() -> impl Iterator<Item = PathBuf> {
 
 impl Cluster {
     /// Starts containerd and a kubelet on a host; the kubelet listens where the plan says and knows
-    /// no other apiserver than the local address. Its pods use the host's network. Waits until its
+    /// only the local address as its apiserver. Its pods use the host's network. Waits until its
     /// node is registered.
     ///
     /// # Panics
@@ -105,7 +105,7 @@ impl Cluster {
             "--anonymous-auth=false",
             "--authorization-mode=AlwaysAllow",
             "--cgroup-driver=cgroupfs",
-            // No control groups for pods: those of this machine stay as they are.
+            // No control groups for pods: this machine's groups stay unchanged.
             "--cgroups-per-qos=false",
             "--enforce-node-allocatable=",
             "--eviction-hard=",
@@ -153,7 +153,7 @@ impl Cluster {
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec"]);
         command.arg("mount -t tmpfs tmpfs /run; exec \"$0\" \"$@\"").arg(program("containerd"));
         command.arg("--config").arg(&config);
-        // It looks up its shim and runc on the path.
+        // It finds its shim and runc on the path.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", programs.display()));
         self.adopt("containerd", &mut command);

@@ -2,8 +2,8 @@
 //! to each, and a worker whose clients reach them through its own daemon.
 //!
 //! Every host is a network namespace; packets between them pass the router of [`crate::net`], so a
-//! host can vanish silently. The programs are those that `tests/kubernetes/build` makes; the folder
-//! is named in `MESHPORT_KUBERNETES_BIN`. Dropping the cluster ends every process.
+//! host can be lost silently. `tests/kubernetes/build` builds the programs;
+//! `MESHPORT_KUBERNETES_BIN` names their folder. Dropping the cluster ends every process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,8 +47,8 @@ pub use watchers::Watchers;
 
 /// How long an apiserver may take from its start to its first 200 on a busy two-core machine.
 pub const START_LIMIT: Duration = Duration::from_secs(90);
-/// How long routes may take to settle after something came or went: the ten seconds that a nearer
-/// origin must last, and a busy machine.
+/// How long routes may take to settle after a change: a nearer origin must last ten seconds, and
+/// the machine may be busy.
 pub const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// The host of the clients.
 pub const WORKER: usize = 0;
@@ -58,7 +58,7 @@ pub const WORKER_NAME: &str = "worker";
 pub const LOCAL: &str = "https://127.0.0.1:7445";
 /// UDP port of every daemon.
 const UDP_PORT: u16 = 51820;
-/// The network's seed: its links have no chance in them.
+/// The network's seed: its links use no randomness.
 const SEED: u64 = 1;
 
 /// The path of a program of the control plane, the newer one of etcd where that was fetched.
@@ -80,13 +80,13 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     Some(Path::new(&folder).join(name)).filter(|path| path.exists())
 }
 
-/// How often each fault is played: `MESHPORT_KUBERNETES_RUNS`, else once.
+/// How often each fault is injected: `MESHPORT_KUBERNETES_RUNS`, else once.
 pub fn rounds() -> usize {
     let said = std::env::var("MESHPORT_KUBERNETES_RUNS").ok();
     said.and_then(|it| it.parse().ok()).unwrap_or(1)
 }
 
-/// The middle one; of an even number the later of both.
+/// The median; with an even number, the upper of the two in the middle.
 pub fn median<T: Ord>(mut all: Vec<T>) -> T {
     all.sort();
     all.swap_remove(all.len() / 2)
@@ -95,7 +95,7 @@ pub fn median<T: Ord>(mut all: Vec<T>) -> T {
 /// The cluster to build.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The worker's round trip to each control-plane host; their number is that of the hosts.
+    /// The worker's round trip to each control-plane host; one entry per host.
     pub distances: Vec<Duration>,
     /// The site of each control-plane host; the worker is in the first.
     pub sites: Vec<String>,
@@ -146,7 +146,8 @@ impl Default for Plan {
 /// See the module's description.
 #[derive(Debug)]
 pub struct Cluster {
-    // Processes end before their hosts and the folder they write to go: dropped in this order.
+    // Processes end before their hosts and the folder they write to are removed: fields are dropped
+    // in this order.
     processes: BTreeMap<String, Process>,
     remains: Vec<kubelet::Remains>,
     /// The hosts: the worker, the control-plane hosts, etcd's.
@@ -215,7 +216,7 @@ impl Cluster {
         self.plan.distances.len()
     }
 
-    /// A file of the cluster's own folder.
+    /// A file in the cluster's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -237,14 +238,14 @@ impl Cluster {
         self.adopt(name, &mut command);
     }
 
-    /// Starts a command that is whole already under a name of this test.
+    /// Starts a complete command under a name of this test.
     pub fn adopt(&mut self, name: &str, command: &mut Command) {
         let log = self.path(&format!("{name}.log"));
         let process = Process::start(name, command, &log);
         self.keep(name, process);
     }
 
-    /// Takes a running process under a name of this test: it ends with the cluster.
+    /// Adopts a running process under a name of this test: it ends with the cluster.
     pub fn keep(&mut self, name: &str, process: Process) {
         self.processes.insert(name.to_owned(), process);
     }
@@ -298,7 +299,7 @@ impl Cluster {
         all
     }
 
-    /// Waits until an apiserver says it is ready.
+    /// Waits until an apiserver reports ready.
     pub fn apiserver_is_ready(&mut self, number: usize) {
         let what = format!("the apiserver of {} is ready", origin(number));
         let ask = ["https://127.0.0.1:6443/readyz".to_owned()];
@@ -321,8 +322,8 @@ impl Cluster {
         self.process(&process_name(number))
     }
 
-    /// The origin that all sessions of the worker go to, counted from 1, once they all go to the
-    /// one that new sessions choose, and at least `least` of them.
+    /// The origin of all the worker's sessions, counted from 1, once at least `least` sessions are
+    /// open and all are on the origin that new sessions choose.
     #[track_caller]
     pub fn gathered(&self, least: u64) -> usize {
         wait::until("all sessions are where new ones go", SETTLE_LIMIT, || {
@@ -367,13 +368,13 @@ impl Cluster {
         Kubectl::new(self.host(at), self.path(&format!("home-{at}-{name}")), config)
     }
 
-    /// kubectl on a control-plane host, straight to the apiserver there.
+    /// kubectl on a control-plane host, directly to the apiserver there.
     pub fn kubectl_direct(&self, number: usize) -> Kubectl {
         self.kubectl_to(number, "direct", "https://127.0.0.1:6443")
     }
 
     /// The output of curl on a host with the administrator's token and these further arguments,
-    /// without verification; none without an answer.
+    /// without verification; `None` without an answer.
     pub fn curl(&self, at: usize, arguments: &[String]) -> Option<String> {
         let mut command = self.host(at).command("curl");
         command.args(["-sSk", "--noproxy", "*", "--max-time", "5", "-H"]);
@@ -387,7 +388,7 @@ impl Cluster {
         if at == WORKER { WORKER_NAME.to_owned() } else { origin(at) }
     }
 
-    /// Makes the node of a host (`init` or `invite` and `join`, and its settings).
+    /// Sets up the node of a host (`init` or `invite` and `join`, and its settings).
     pub fn make_node(&mut self, at: usize) {
         let name = self.node_name(at);
         let state = self.state(&name);
@@ -414,7 +415,7 @@ impl Cluster {
         fs::write(self.config(&name), self.settings(at, &site)).expect("a settings file");
     }
 
-    /// Starts the daemon of a host, which is made when it is not yet there, and waits until it
+    /// Starts the daemon of a host, sets up its node first if necessary, and waits until it
     /// answers.
     pub fn start_node(&mut self, at: usize) {
         let name = self.node_name(at);
@@ -454,7 +455,7 @@ impl Cluster {
         status["services"][0]["chosen"]["name"].as_str().map(str::to_owned)
     }
 
-    /// The names of the origins that a host knows as ready and reached.
+    /// The names of the origins that a host considers ready and reachable.
     pub fn ready(&self, at: usize) -> Vec<String> {
         let Some(status) = self.status(at) else { return Vec::new() };
         let origins = status["services"][0]["origins"].as_array().cloned().unwrap_or_default();
@@ -465,7 +466,7 @@ impl Cluster {
         origins.iter().filter(well).filter_map(name).collect()
     }
 
-    /// Waits until the worker knows every origin as ready.
+    /// Waits until the worker considers every origin ready.
     #[track_caller]
     pub fn all_are_ready(&self) {
         let count = self.origins();
@@ -474,7 +475,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until the worker knows every origin as ready and goes to the nearest.
+    /// Waits until the worker considers every origin ready and uses the nearest.
     #[track_caller]
     pub fn settles(&self) {
         self.all_are_ready();
@@ -505,7 +506,7 @@ impl Cluster {
         PathBuf::from(self.state(&self.node_name(at))).join("meshport.sock")
     }
 
-    /// Adds TOML to the settings of a host whose node was made and does not run yet.
+    /// Adds TOML to the settings of a host whose node was set up but does not run yet.
     pub fn add_settings(&self, at: usize, toml: &str) {
         let config = self.config(&self.node_name(at));
         let text = fs::read_to_string(&config).expect("the node was made");

@@ -20,7 +20,7 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// Makes the authority, the key of service accounts and the tokens in `folder`.
+    /// Creates the authority, the key of service accounts and the tokens in `folder`.
     pub fn new(folder: &Path) -> Self {
         fs::create_dir_all(folder).expect("a folder for certificates");
         let key = KeyPair::generate().expect("a key");

@@ -21,7 +21,7 @@ const BLOCK_BYTES: usize = 64 * 1024;
 pub struct Streams;
 
 impl Streams {
-    /// Starts the server on the host of etcd and makes the node that it is.
+    /// Starts the server on etcd's host and creates its node object.
     pub fn start(cluster: &Cluster) -> Self {
         let host = cluster.host(cluster.etcd_host());
         let (namespace, address) = (host.namespace_file(), SocketAddr::from((host.address, PORT)));
@@ -37,7 +37,7 @@ impl Streams {
         let listener = listener.join().expect("the host can be entered");
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A client that goes away is its own test's business.
+                // The client's test handles a client that disconnects.
                 thread::spawn(move || answer(stream).ok());
             }
         });
@@ -63,7 +63,7 @@ impl Streams {
         String::from_utf8_lossy(&output.stdout).split(' ').next().unwrap_or_default().to_owned()
     }
 
-    /// The sum of that many bytes as the server sends them.
+    /// The checksum of that many bytes as the server sends them.
     pub fn sum(bytes: u64) -> String {
         let mut sum = Sha256::new();
         blocks(bytes, |block| {
@@ -76,7 +76,7 @@ impl Streams {
     }
 }
 
-/// The bytes, block by block: each begins with its number, so that a lost, doubled or moved one
+/// The bytes, block by block: each begins with its number, so that a lost, duplicated or moved one
 /// changes the sum.
 fn blocks(bytes: u64, mut each: impl FnMut(&[u8]) -> std::io::Result<()>) -> std::io::Result<()> {
     let mut block: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at.wrapping_mul(31) >> 3) as u8).collect();

@@ -11,22 +11,22 @@ use super::Kubectl;
 use super::beat::NAME;
 use crate::wait;
 
-/// The times at which events came.
+/// The times at which events arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals(pub(super) Vec<Instant>);
 
 impl Arrivals {
-    /// How many came.
+    /// How many arrived.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// How many came after `at`.
+    /// How many arrived after `at`.
     pub fn after(&self, at: Instant) -> usize {
         self.0.iter().filter(|arrived| **arrived > at).count()
     }
 
-    /// How long after `at` each came that came within `span` of it.
+    /// The delay after `at` of each event that arrived within `span` of it.
     pub fn moments(&self, at: Instant, span: Duration) -> Vec<Duration> {
         let after = self.0.iter().filter_map(|arrived| arrived.checked_duration_since(at));
         after.filter(|since| *since <= span).collect()
@@ -57,8 +57,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `kubectl get --watch` in a loop, as a person at a terminal would have it: when it ends, it is
-/// started again. (kubectl itself ends when its watch does.)
+/// `kubectl get --watch` in a loop, as a person at a terminal would run it: when it exits, it is
+/// restarted. (kubectl itself exits when its watch ends.)
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -78,7 +78,7 @@ impl Watch {
         watch
     }
 
-    /// The arrivals until now.
+    /// The arrivals so far.
     pub fn arrivals(&self) -> Arrivals {
         lock(&self.shared.arrivals).clone()
     }
@@ -109,7 +109,7 @@ fn watch_on(shared: &Shared, kubectl: &Kubectl) {
 
 fn end(shared: &Shared) {
     if let Some(mut child) = lock(&shared.child).take() {
-        // Both fail only when it is gone already, which is what is wanted.
+        // Both fail only if it has already ended, which is the goal.
         let _ = child.kill();
         let _ = child.wait();
     }

@@ -11,8 +11,8 @@ use super::{ADMIN_TOKEN, Arrivals, Cluster, START_LIMIT};
 use crate::repository::root;
 use crate::wait;
 
-/// Watches of the [`Beat`](super::Beat): HTTP/1.1, a connection for each, no timeout; one that ends
-/// is begun again.
+/// Watches of the [`Beat`](super::Beat): HTTP/1.1, a connection for each, no timeout; a watch that
+/// ends is restarted.
 #[derive(Debug)]
 pub struct Watchers {
     child: Child,
@@ -21,8 +21,8 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Starts `count` watches by the Python client `kubernetes` in one process on a host, and
-    /// returns once each has seen the beat; `None` when the client is not to be had
+    /// Starts `count` watches with the Python client `kubernetes` in one process on a host, and
+    /// returns once each has seen the beat; `None` if the client is not available
     /// (`MESHPORT_KUBERNETES_PYTHON` is not set).
     pub fn start(cluster: &Cluster, at: usize, server: &str, count: usize) -> Option<Self> {
         let python = std::env::var_os("MESHPORT_KUBERNETES_PYTHON")?;
@@ -31,8 +31,8 @@ impl Watchers {
         Some(Self::follow(cluster, command, server, count))
     }
 
-    /// The same by the JavaScript client `@kubernetes/client-node`; `None` when that is not to be
-    /// had (`MESHPORT_KUBERNETES_NODE`, the folder of its `node_modules`, is not set).
+    /// The same with the JavaScript client `@kubernetes/client-node`; `None` if that is not
+    /// available (`MESHPORT_KUBERNETES_NODE`, the folder of its `node_modules`, is not set).
     pub fn start_javascript(
         cluster: &Cluster,
         at: usize,
@@ -78,7 +78,7 @@ impl Watchers {
         watchers
     }
 
-    /// The arrivals of each watch until now.
+    /// The arrivals of each watch so far.
     pub fn arrivals(&self) -> Vec<Arrivals> {
         lock(&self.arrivals).clone()
     }
@@ -91,7 +91,7 @@ impl Watchers {
 
 impl Drop for Watchers {
     fn drop(&mut self) {
-        // Both fail only when it is gone already, which is what is wanted.
+        // Both fail only if it has already ended, which is the goal.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,6 +1,6 @@
 //! Hosts in separate network namespaces, and the network between them.
 //!
-//! Needs root and `/dev/net/tun`. The arena and the Kubernetes tests are played on it.
+//! Needs root and `/dev/net/tun`. The arena and the Kubernetes tests run on it.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -21,7 +21,7 @@ pub type Port = usize;
 /// Packets that may wait in a host's interface before it is read: the bursts of all balancers.
 const QUEUE_PACKETS: &str = "5000";
 
-/// The address of a host behind a NAT, and that of its router towards it.
+/// The address of a host behind a NAT, and its router's address on that side.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 2);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 1);
 
@@ -60,15 +60,15 @@ impl Host {
     }
 }
 
-/// A long line between two hosts of the caller's: every IP packet passes its link. Dropped before
-/// them.
+/// A long-distance line between two of the caller's hosts: every IP packet passes its link. Dropped
+/// before them.
 #[derive(Debug)]
 pub struct Line {
     router: Router,
 }
 
 impl Line {
-    /// Lays it; each end has its address of one network of 256.
+    /// Creates it; each end has its address in one network of 256.
     pub fn new(ends: [(&Namespace, Ipv4Addr); 2], link: &LinkConfig, seed: u64) -> Self {
         let devices = ends.map(|(host, address)| (address, end(host, address)));
         let router = Router::start(devices.into(), seed, true);
@@ -76,13 +76,13 @@ impl Line {
         Self { router }
     }
 
-    /// How many packets were dropped because too many were on the way for this machine.
+    /// How many packets were dropped because too many were in flight for this machine.
     pub fn overflows(&self) -> u64 {
         self.router.overflows()
     }
 }
 
-/// Makes an interface of a host that is a file here.
+/// Creates an interface of a host whose other end is a file of this process.
 fn end(host: &Namespace, address: Ipv4Addr) -> std::fs::File {
     /// Distinguishes the devices of one process.
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -98,8 +98,8 @@ fn end(host: &Namespace, address: Ipv4Addr) -> std::fs::File {
 /// All hosts and their links.
 #[derive(Debug)]
 pub struct Network {
-    // Dropped first: a namespace takes its device along, which ends the router's readers.
-    /// The hosts, in the order of the addresses that were given.
+    // Dropped first: removing a namespace removes its device, which ends the router's readers.
+    /// The hosts, in the order of the given addresses.
     pub hosts: Vec<Host>,
     /// Routers that masquerade for one host each.
     nats: Vec<Namespace>,

@@ -1,6 +1,6 @@
-//! The network between the hosts of the arena: every IP packet, of TCP and UDP alike, passes here
-//! and meets the same distance, the same loss and the same cuts. (The kernel's own emulator of
-//! such links, netem, is not to be had everywhere.)
+//! The network between the hosts of the arena: every IP packet, TCP or UDP, passes here and is
+//! subject to the same distance, loss and cuts. (netem, the kernel's own emulator of such links, is
+//! not available everywhere.)
 //!
 //! One thread per host reads the host's packets, a [`Link`] for each ordered pair of hosts decides
 //! about them, and one thread delivers. Bounded by [`MAX_IN_FLIGHT`]; excess packets are dropped,
@@ -20,7 +20,7 @@ use crate::process::run;
 use crate::wait;
 use meshport_demo::wan::{Link, LinkConfig, Verdict};
 
-/// Packets on the way at once: 12 ms of a million packets a second, or 190 ms of a gigabit.
+/// Packets in flight at once: 12 ms of a million packets a second, or 190 ms of a gigabit.
 const MAX_IN_FLIGHT: usize = 16_384;
 /// The largest IP packet.
 const MAX_PACKET: usize = 65_535;
@@ -32,7 +32,7 @@ struct Due {
     packet: Vec<u8>,
 }
 
-/// The order of delivery: by time, and at the same time in the order of sending.
+/// The order of delivery: by time, then in the order of sending.
 impl Due {
     fn key(&self) -> (Duration, u64) {
         (self.at, self.sequence)
@@ -72,7 +72,7 @@ struct Shared {
     hosts: Vec<(Ipv4Addr, File)>,
     state: Mutex<State>,
     earlier: Condvar,
-    /// Its threads go before everything else on this machine, as far as the system lets them.
+    /// Its threads run before everything else on this machine, as far as the system permits.
     is_urgent: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Router {
 
 impl Router {
     /// Joins hosts, each with its address and the file of its device; every link is perfect.
-    /// `is_urgent`: a line that is measured must not wait for a busy machine, as no real one does.
+    /// `is_urgent`: like a real line, a measured one must not wait for a busy machine.
     pub(crate) fn start(hosts: Vec<(Ipv4Addr, File)>, seed: u64, is_urgent: bool) -> Self {
         let count = hosts.len();
         let pairs = (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
@@ -115,7 +115,7 @@ impl Router {
         Self { shared, deliverer: Some(deliverer) }
     }
 
-    /// Packets dropped because too many were on the way.
+    /// Packets dropped because too many were in flight.
     pub(crate) fn overflows(&self) -> u64 {
         self.shared.lock().overflows
     }
@@ -145,7 +145,7 @@ impl Drop for Router {
 }
 
 impl Shared {
-    /// The state is whole between statements, so a panic elsewhere does not spoil it.
+    /// The state is consistent between statements, so a panic elsewhere does not corrupt it.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ impl Shared {
     }
 }
 
-/// Gives the calling thread a priority in real time where that is permitted.
+/// Gives the calling thread real-time priority where permitted.
 fn hurry() {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let _ = run("chrt", &["--fifo", "--pid", "1", &thread]);
@@ -167,7 +167,7 @@ fn read_from(shared: &Shared, from: Port) {
     }
     let mut device = &shared.hosts[from].1;
     let mut buffer = vec![0; MAX_PACKET];
-    // An error means that the device is gone with its host.
+    // An error means that the device was removed with its host.
     while let Ok(length) = device.read(&mut buffer) {
         let packet = &buffer[..length];
         let Some(to) = destination(packet) else { continue };
@@ -175,7 +175,7 @@ fn read_from(shared: &Shared, from: Port) {
             continue;
         };
         let mut state = shared.lock();
-        // Inside the lock, so that no link sees time go backwards.
+        // Read inside the lock, so that no link sees time go backwards.
         let now = shared.now();
         if state.stopped {
             return;

@@ -9,8 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 
 const DEVICE: &str = "/dev/net/tun";
 
-/// Makes an interface of this name that carries bare IP packets, on the host of the calling
-/// thread. It lives as long as the file, also when it is moved to another host.
+/// Creates an interface of this name that carries bare IP packets, on the calling thread's host. It
+/// exists as long as the file, even when moved to another host.
 ///
 /// # Errors
 /// There is no `/dev/net/tun`, the name is too long or taken, or the caller may not.
@@ -19,7 +19,7 @@ pub(crate) fn open(name: &str) -> io::Result<File> {
     named(file, name, libc::IFF_TUN)
 }
 
-/// The same for whole Ethernet frames, and with reads that do not wait.
+/// The same for whole Ethernet frames, with non-blocking reads.
 ///
 /// # Errors
 /// There is no `/dev/net/tun`, the name is too long or taken, or the caller may not.

@@ -1,5 +1,5 @@
-//! The children that run now, for a program that is about to end without dropping anything: a
-//! release build aborts when it panics, and two hundred daemons would keep running without it.
+//! The running children, for a program that is about to end without dropping anything: a release
+//! build aborts on a panic, and two hundred daemons would keep running after it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Children by id, each by a handle that can mean no later process of the same id.
+/// Children by id, each with a handle that cannot refer to a later process with the same id.
 #[derive(Debug)]
 pub(super) struct Running(Mutex<BTreeMap<u32, OwnedFd>>);
 
@@ -35,18 +35,18 @@ impl Running {
         }
     }
 
-    /// Ends all of them at once, unless the thread that panics is the one that counts them.
+    /// Ends all of them at once, unless the panicking thread holds the list.
     fn end(&self) {
         let Ok(children) = self.0.try_lock() else { return };
         for handle in children.values() {
-            // Fails only when it is gone already, which is what is wanted.
+            // Fails only if it has already ended, which is the goal.
             let _ = pidfd_send_signal(handle, Signal::KILL);
         }
     }
 }
 
-/// Has a panic end all children of this program, also where it aborts the program. For tools; in a
-/// test a panic unwinds, and ends the children of that test alone.
+/// Makes a panic end all children of this program, even if it aborts the program. For tools; in a
+/// test a panic unwinds, and ends only the children of that test.
 pub fn end_children_on_panic() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

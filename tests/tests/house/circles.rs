@@ -1,9 +1,9 @@
 //! No circles of modules: a reader of a module needs only the modules that it uses.
 //!
 //! The files of a crate use each other by paths: in `use` declarations, and in code if they begin
-//! with `crate` or `super`. A name that a file takes over from another belongs to the other one. A
-//! module with all its submodules is one, and so is each of them among its siblings. Strings and
-//! macros are not understood, and tests are left out.
+//! with `crate` or `super`. A name that a file re-exports belongs to the original file. A module
+//! with all its submodules counts as one module, and so does each submodule among its siblings.
+//! Strings and macros are not parsed, and tests are skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -18,13 +18,13 @@ struct File<'a> {
 
 /// The files of one crate by the path of their module.
 type Modules<'a> = BTreeMap<Vec<&'a str>, File<'a>>;
-/// The modules that each module uses, and a file that does, by their paths.
+/// The modules that each module uses, and a file that uses each, by path.
 type Graph<'a> = BTreeMap<String, BTreeMap<String, &'a str>>;
 
-/// Files that take over a name from each other before it is where it belongs.
+/// Limit on re-exports followed to the file that defines a name.
 const MAX_STEPS: usize = 8;
 
-/// The circles in each crate: a line for each use.
+/// The circles in each crate, one line per use.
 fn circles(files: &[TrackedFile]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Modules<'_>> = BTreeMap::new();
     for TrackedFile { path, text } in files {
@@ -62,7 +62,7 @@ fn reached<'a>(graph: &'a Graph<'_>, module: &'a str) -> BTreeSet<&'a str> {
     seen
 }
 
-/// Of modules that use each other, those just below what they have in common.
+/// For modules that use each other, the modules directly below their common parent.
 fn graph<'a>(package: &str, modules: &Modules<'a>) -> Graph<'a> {
     let mut graph = Graph::new();
     for (module, file) in modules {
@@ -78,7 +78,7 @@ fn graph<'a>(package: &str, modules: &Modules<'a>) -> Graph<'a> {
     graph
 }
 
-/// The module to which a path leads from `module`. None for other crates.
+/// The module that a path refers to from `module`. `None` for other crates.
 fn resolve<'m, 'a>(
     modules: &'m Modules<'a>,
     module: &[&'a str],
@@ -130,7 +130,7 @@ fn paths(text: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// The words and marks of a line without its comment.
+/// The words and punctuation of a line without its comment.
 fn tokens(line: &str) -> impl Iterator<Item = &str> {
     let mut rest = line.split("//").next().unwrap_or_default();
     iter::from_fn(move || {
@@ -194,13 +194,13 @@ fn a_planted_circle_is_seen() {
     for b in ["use super::{lib, a::{x::Y, B},};", "fn f() -> crate::a::B {}", "use crate::{a};"] {
         assert_eq!(circles_in(["", a, "", "", b]), both, "{b}");
     }
-    // The name is one of `a`, whatever else the root has.
+    // The name belongs to `a`, whatever else the root has.
     let root = "mod a;\nmod b;\npub use a::{Y, X};\nfn f() -> crate::X {}";
     assert_eq!(circles_in([root, a, "", "", "use crate::X;"]), both);
-    // No file in this one uses itself through others, but each of the modules does.
+    // No file here uses itself through others, but each of the modules does.
     let folders = ["p/src/a uses p/src/b in p/src/a/part.rs", both[1]];
     assert_eq!(circles_in(["", "", "use crate::b::A;", "", "use crate::a::other::B;"]), folders);
-    // Within a module.
+    // Inside a module.
     let siblings = ["part", "other"].map(|it| format!("p/src/a/{it}"));
     let [part, other] = &siblings;
     let within = [(other, part), (part, other)]

@@ -8,7 +8,7 @@ use meshport_tests::repository::{metadata, root, tracked_with_suffix};
 use serde_json::Value;
 use toml::Table;
 
-/// How packages and images begin, before their version.
+/// Name prefixes of packages and images, before the version.
 const PACKAGES: [&str; 3] = ["meshport_", "meshport-", "meshport:"];
 
 /// The crates of the product.
@@ -47,7 +47,7 @@ const BYSTANDERS: [&str; 17] = [
     "yaml_serde",
 ];
 
-/// Crates that parse bytes from a peer, a server, a file or a person: the product's own, and
+/// Crates that parse bytes from a peer, a server, a file or a person: the product's own crates, and
 /// decoders it uses directly or indirectly.
 const READERS: [&str; 51] = [
     "boringtun",
@@ -104,7 +104,7 @@ const READERS: [&str; 51] = [
 ];
 
 /// Direct dependencies of the product that parse no such bytes: cryptographic primitives, which
-/// know the length of their input, sockets, and those with input only from the local user.
+/// know the length of their input, sockets, and crates whose input comes only from the local user.
 const READ_NOTHING: [&str; 29] = [
     "clap",
     "clap_complete",
@@ -174,8 +174,8 @@ fn the_security_page_justifies_what_touches_keys_or_the_network() {
     assert!(gone.is_empty(), "docs/security.md has rows for {gone:?}, which nothing uses");
 }
 
-/// A length that overflows while foreign bytes are parsed ends the process, and is not mistaken for
-/// another length.
+/// A length that overflows while untrusted bytes are parsed aborts the process, and is not mistaken
+/// for another length.
 #[test]
 fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace's");
@@ -188,7 +188,7 @@ fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
     };
     let wanted: BTreeSet<String> = READERS.into_iter().map(str::to_owned).collect();
     assert_eq!(checked("release"), wanted, "the profile has another list");
-    // A crate's table in a profile that inherits replaces that of the parent.
+    // In an inheriting profile, a crate's table replaces the parent's.
     for profile in ["sim", "tools"] {
         let simulator = manifest["profile"][profile]["package"].as_table().expect("overrides");
         let mut of_readers = simulator.keys().filter(|it| READERS.contains(&it.as_str()));
@@ -218,7 +218,7 @@ fn the_security_page_names_tests_that_exist() {
     }
 }
 
-/// The tests exist that the pages for clients without meshport name, at least one for each
+/// The tests named on the pages for clients without meshport exist, at least one for each
 /// requirement.
 #[test]
 fn the_pages_for_clients_without_meshport_name_tests_that_exist() {
@@ -250,7 +250,7 @@ fn names_tests_that_exist(page: &str, text: &str, least: usize) {
     assert!(missing.is_empty(), "{page} names tests that are not there: {missing:?}");
 }
 
-/// The version that a page gives each package or image that it names.
+/// The version that a page states for each package or image.
 fn named_versions(text: &str) -> Vec<&str> {
     let after = |name: &'static str| text.split(name).skip(1);
     let version = |rest: &'_ str| {
@@ -268,7 +268,7 @@ fn version() -> String {
     text(own, "version").to_owned()
 }
 
-/// The release before this one has a lower version, and the fixtures that it wrote have it.
+/// The previous release has a lower version, and its fixtures have that version.
 #[test]
 fn the_previous_release_has_a_version_of_its_own() {
     let tag = fs::read_to_string(root().join("tests/previous-release")).expect("it is there");
@@ -284,7 +284,7 @@ fn the_previous_release_has_a_version_of_its_own() {
     assert_eq!(text(&status, "version"), previous, "tests/recorded is of another release");
 }
 
-/// A command copied from a page gets the packages of this version.
+/// A command copied from a page fetches the packages of this version.
 #[test]
 fn pages_name_the_packages_of_this_version() {
     assert_eq!(

@@ -1,8 +1,8 @@
-//! The house rules a compiler does not know: sizes, leftovers, paths of one machine, links,
+//! House rules that the compiler does not check: sizes, leftovers, machine-specific paths, links,
 //! reasons.
 //!
-//! Each rule is a plain function from a file to its findings, tested on a bad sample below. Words
-//! that the rules forbid are put together from parts here, so that this file passes its own rules.
+//! Each rule is a plain function from a file to its findings, tested on a bad sample below.
+//! Forbidden words are assembled from parts here, so that this file passes its own rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,22 +10,22 @@ use std::path::{Component, Path, PathBuf};
 
 use meshport_tests::repository::{TrackedFile, root, tracked_files, tracked_with_suffix};
 
-/// Lines in one source file; past that it has more than one responsibility.
+/// Maximum lines in a source file; a longer file has more than one responsibility.
 const MAX_FILE_LINES: usize = 600;
-/// Columns in one line of source.
+/// Maximum columns in a line of source.
 const MAX_COLUMNS: usize = 100;
-/// Fields of one struct; past that it is several things that belong together only in part.
+/// Maximum fields of a struct; a larger one is several things that only partly belong together.
 const MAX_FIELDS: usize = 15;
-/// Structs that mirror a file that people write, a field a key.
+/// Structs that mirror a file that people write, one field per key.
 const MIRRORS_OF_FILES: [&str; 3] = ["Event", "Scenario", "ServiceSettings"];
 
 /// Leftovers of unfinished work.
 const LEFTOVERS: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("db", "g!")];
-/// Folders that exist on one machine only.
+/// Folders that exist only on one machine.
 const MACHINE_FOLDERS: [&str; 3] =
     [concat!("/wo", "rk"), concat!("/ro", "ot"), concat!("/fa", "rm")];
-/// A folder next to a checkout that no clone has.
+/// A folder next to one checkout that clones do not have.
 const BESIDE_THE_CLONE: &str = concat!("..", "/shared");
 /// Hosts that serve packages; only the lock file may name where packages come from.
 const PACKAGE_HOSTS: [&str; 6] = [
@@ -47,7 +47,7 @@ const UNSAFE_FILES: [&str; 7] = [
     "simulations/src/interpose.rs",
     "tests/src/net/tun.rs",
 ];
-/// Commands that a reader of the README must be able to copy.
+/// Commands that a reader must be able to copy from the README.
 const README_COMMANDS: [&str; 2] = ["cargo run --release -- demo", "./tests/run"];
 
 fn too_large(file: &TrackedFile) -> Vec<String> {
@@ -174,7 +174,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The anchors that headings of a Markdown text give: lower case, spaces as dashes, marks left out.
+/// The anchors of a Markdown text's headings: lower case, spaces as dashes, punctuation removed.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose_lines(text).into_iter().filter(|(_, line)| line.starts_with('#'));
     let slug = |line: &str| -> String {

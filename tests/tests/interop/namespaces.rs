@@ -1,4 +1,4 @@
-//! The network namespaces that these tests are played in.
+//! The network namespaces in which these tests run.
 
 use meshport_tests::netns::{Namespace, cable};
 

@@ -1,4 +1,4 @@
-//! A standard WireGuard peer, Debian's wireguard-go configured with `wg`, against a node: proof
+//! A standard WireGuard peer, Debian's wireguard-go configured with `wg`, against a node: proves
 //! that the traffic between nodes is WireGuard and nothing else.
 //!
 //! Two network namespaces with a cable between them: the daemon in one, wireguard-go in the other
@@ -31,13 +31,14 @@ use tempfile::TempDir;
 /// The port for control messages inside the mesh; the credential is the first of them.
 const CONTROL_PORT: u16 = 7400;
 const GOSSIP_PORT: u16 = 7402;
-/// Handshakes that the daemon began, that it answered, and why it would begin one too early.
+/// Metrics of handshakes that the daemon started, that it answered, and that it started early, with
+/// the reason.
 const HANDSHAKES: [MeshCount; 3] = [
     MeshCount::HandshakesCompleted,
     MeshCount::InitiationsAccepted,
     MeshCount::HandshakesAfterSilence,
 ];
-/// The hello's first bytes: version and kind; those of the answer that accepts it.
+/// The hello's first bytes, version and kind, and those of the answer that accepts it.
 const HELLO: [u8; 2] = [1, 1];
 const ACKNOWLEDGED: [u8; 2] = [1, 2];
 const REFUSED: [u8; 2] = [1, 3];
@@ -46,34 +47,35 @@ const INSTANCE: u64 = 0x1122_3344_5566_7788;
 
 const OUTER: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const OUTER_PORT: u16 = 51820;
-/// The daemon's address after it has moved.
+/// The daemon's address after its move.
 const MOVED: &str = "10.77.0.3";
 const MOVED_PORT: u16 = 40009;
 const PEER_PORT: u16 = 40001;
 const SETTLE: Duration = Duration::from_secs(20);
-/// How long a peer pings on to live through the rekey that WireGuard does after 120 s.
+/// How long a peer pings to outlast WireGuard's rekey after 120 s.
 const REKEY_PINGS: u32 = 140;
 /// A packet right behind a burst may pass without a cookie: the daemon accepts it after a pause of
 /// 5 ms, and wireguard-go must allocate buffers for the first burst, so that it does not pile up.
 /// So the test repeats it until this many cookies were requested, with this limit on tries.
 const ASKED: usize = 2;
 const TRIES: usize = 8;
-/// How long one side alone talks, to live through that rekey, and how often it says something.
+/// How long only one side sends, to outlast that rekey, and how often it sends.
 const REKEY_TALK: Duration = Duration::from_secs(130);
 const TALK_EVERY: Duration = Duration::from_secs(1);
-/// Between these the daemon asks nothing of a peer that it has never heard as a member; with a new
-/// session it shows its credential again.
+/// Within this time the daemon requests nothing from a peer that it has never heard as a member;
+/// with a new session it presents its credential again.
 const ONE_WAY: [Duration; 2] = [Duration::from_secs(65), Duration::from_secs(105)];
 /// Destination of wireguard-go's traffic then: the daemon does not answer there.
 const ONE_WAY_PORT: u16 = 9;
-/// The least that a second of talk is in bytes, as WireGuard carries it: a ping waits for its
-/// answer for some seconds...
+/// Minimum bytes per second of sending, as WireGuard counts them: a ping waits for its answer for
+/// some seconds...
 const LEAST_WORD: u64 = 16;
-/// ...and what an empty packet of 32 bytes every ten seconds comes to is less than this.
+/// ...and an empty packet of 32 bytes every ten seconds amounts to less than this.
 const ONLY_EMPTY: u64 = 256;
-/// A peer without an answer shakes hands after 15 s, and wireguard-go repeats its own after 5 s.
+/// A peer that gets no answer starts a handshake after 15 s, and wireguard-go retries its own after
+/// 5 s.
 const SHAKES_HANDS: Duration = Duration::from_secs(40);
-/// How long the previous secret still opens tunnels: three handshakes fit into it.
+/// How long the previous secret still opens tunnels: long enough for three handshakes.
 const OVERLAP: &str = "60s";
 const OVERLAP_ENDS: Duration = Duration::from_secs(90);
 /// Lines of the file of secrets during an overlap: both, the statement, the end.
@@ -81,7 +83,7 @@ const TWO_SECRETS: usize = 4;
 /// How long the probe listens for further answers.
 const SILENCE_MS: u64 = 1500;
 
-/// Tells the interfaces of one process apart: their control sockets share one folder.
+/// Distinguishes the interfaces of one process: their control sockets share one folder.
 static INTERFACES: AtomicU32 = AtomicU32::new(0);
 
 struct Setup {
@@ -223,7 +225,7 @@ impl Setup {
         wireguard::latest_handshake(&self.guest, &self.interface)
     }
 
-    /// Waits until the daemon has completed a handshake that it began itself.
+    /// Waits until the daemon has completed a handshake that it started itself.
     fn daemon_shakes_hands(&self, what: &str, limit: Duration) {
         let before = self.counted(MeshCount::HandshakesCompleted);
         wait::until(what, limit, || {
@@ -237,8 +239,8 @@ impl Setup {
         shown.split_whitespace().nth(1).expect("wg shows the endpoint").to_owned()
     }
 
-    /// From now on the daemon's packets come from another address and port, as when a NAT in front
-    /// of it has lost its mappings; the previous ones still lead to it.
+    /// From now on the daemon's packets come from another address and port, as if a NAT in front of
+    /// it had lost its mappings; the previous address and port still reach it.
     fn move_daemon(&self) {
         let rules = format!(
             "table ip moved {{\n\
@@ -254,7 +256,7 @@ impl Setup {
         self.site.run("nft", &["-f", &file.to_string_lossy()]);
     }
 
-    /// Stops traffic to the daemon's address before it moved.
+    /// Blocks traffic to the daemon's previous address.
     fn leave_former_address(&self) {
         let drop = format!("insert rule ip moved in udp dport {OUTER_PORT} drop");
         self.site.run("nft", &[&drop]);
@@ -277,7 +279,7 @@ impl Setup {
         path
     }
 
-    /// Lets wireguard-go forget its sessions, and have another pre-shared key.
+    /// Makes wireguard-go forget its sessions, and gives it another pre-shared key.
     fn anew(&self, shared: &str) {
         let node = self.node.node().to_string();
         self.guest.run("wg", &["set", &self.interface, "peer", &node, "remove"]);
@@ -299,25 +301,25 @@ impl Setup {
     fn daemon_begins(&self) {
         let answers = self.show(&self.peer.credential.to_bytes());
         assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:?}");
-        // wireguard-go forgets its session, and the daemon receives nothing over it any more.
+        // wireguard-go forgets its session, so the daemon receives nothing more over it.
         self.anew(&self.peer.preshared_key(&self.node.node()));
         self.daemon_shakes_hands("the daemon begins a handshake", SHAKES_HANDS);
     }
 
-    /// The daemon sends something each second, and there is no answer.
+    /// The daemon sends something every second and gets no answer.
     fn daemon_talks(&self, until: Instant) {
         let config = self.folder.path().join("node.toml");
         let mut next = wait::now();
         let config = config.to_string_lossy();
         let arguments = ["ping", "peer", "--count", "1", "--config", &*config];
         while wait::now() < until {
-            // It fails because there is no answer.
+            // It fails because no answer comes.
             let _ = run(&meshport().to_string_lossy(), &arguments);
             wait::pace(&mut next, TALK_EVERY);
         }
     }
 
-    /// The peer sends something each second, and there is no answer.
+    /// The peer sends something every second and gets no answer.
     fn peer_talks(&self, until: Instant) {
         let from = (self.peer.inner().ip(), ONE_WAY_PORT);
         let to = (self.node.inner().ip(), ONE_WAY_PORT);
@@ -359,8 +361,8 @@ fn begins_with(answers: &[Vec<u8>], first: [u8; 2]) -> bool {
     answers.iter().any(|answer| answer.starts_with(&first))
 }
 
-/// Either side begins in one of two worlds, and in two more only one of them has something to say.
-/// All live through the rekey after two minutes, so they run side by side.
+/// Each side starts the session in one of two worlds; in two more worlds only one of them has data
+/// to send. All outlast the rekey after two minutes, so they run in parallel.
 #[test]
 #[ignore = "needs root, wireguard-go and network namespaces, takes 3 minutes: ./tests/run interop"]
 fn wireguard_go_shakes_hands_rekeys_and_roams() {
@@ -379,8 +381,8 @@ enum Talks {
     Peer,
 }
 
-/// The daemon renews the session that it began also when only one side has data for it, and the
-/// other answers with nothing but empty packets.
+/// The daemon renews a session that it started even if only one side has data for it and the other
+/// answers only with empty packets.
 fn the_daemon_renews(talks: Talks) {
     let setup = Setup::new();
     setup.daemon_begins();
@@ -416,7 +418,7 @@ fn the_daemon_renews(talks: Talks) {
     assert!(answered < ONLY_EMPTY, "{talks:?}: {answered} bytes in answer are not empty packets");
 }
 
-/// After the peer has shown its credential, it sends only answers until the daemon has initiated a
+/// After presenting its credential, the peer sends only answers until the daemon has initiated a
 /// session itself. Only the initiator of a session renews it.
 fn the_daemon_begins_renews_and_moves() {
     let setup = Setup::new();
@@ -425,7 +427,7 @@ fn the_daemon_begins_renews_and_moves() {
     assert!(begins_with(&answers, ACKNOWLEDGED), "the credential got no answer: {answers:02x?}");
     assert_eq!(setup.counted(MeshCount::HandshakesCompleted), 0.0, "the daemon has begun already");
 
-    // wireguard-go forgets its session and has another pre-shared key: it answers the daemon's
+    // wireguard-go forgets its session and gets another pre-shared key: it answers the daemon's
     // initiations, and the daemon rejects every answer.
     setup.anew(&BASE64.encode(&[7; 32]));
     wait::until("the daemon refuses the answer under another key", SHAKES_HANDS, || {
@@ -460,7 +462,7 @@ fn the_daemon_begins_renews_and_moves() {
 fn wireguard_go_begins_renews_and_moves() {
     let setup = Setup::new();
 
-    // A session alone is worth nothing: neither echo nor gossip is answered.
+    // A session alone grants nothing: neither echo nor gossip is answered.
     assert!(!setup.pings(2), "an echo was answered before any credential was shown");
     assert!(setup.handshake_at() > 0, "WireGuard's own handshake did not complete");
     assert!(setup.counted(MeshCount::DroppedNotAdmitted) > 0.0);
@@ -474,7 +476,7 @@ fn wireguard_go_begins_renews_and_moves() {
         Identity::read(&state).credential.to_bytes()
     };
     let of_another = setup.node.credential.to_bytes();
-    // Its issuer left the node's own signature out.
+    // Its issuer omitted the node's own signature.
     let unsigned = ("one-sided", &own[..own.len() - 64].to_vec());
     for (what, credential) in
         [("tampered", &tampered), ("foreign", &foreign), ("another's", &of_another), unsigned]
@@ -534,7 +536,7 @@ fn wireguard_go_under_load_and_with_another_secret() {
     });
     let cookies: Vec<usize> = tries.filter(|cookies| *cookies > 0).take(ASKED).collect();
     println!("{} initiations, {} cookies", path.sent(), setup.counted(MeshCount::CookiesSent));
-    // A second request means that the first cookie was of no use.
+    // A second request means that the first cookie was rejected.
     assert_eq!(cookies, [1; ASKED], "cookies until a handshake was answered");
     path.crowd(None);
     let answers = setup.show(&setup.peer.credential.to_bytes());
@@ -577,7 +579,7 @@ fn wireguard_go_while_the_mesh_has_two_secrets() {
     let former = setup.peer.preshared_key(&setup.node.node());
     shakes_hands("the only secret opens a tunnel", &former);
 
-    // A peer with one fixed pre-shared key is served whichever of the two it is.
+    // A peer with one fixed pre-shared key is served with either of the two.
     let state = setup.folder.path().join("node");
     verb(&["rotate-secret", "--overlap", OVERLAP], &state);
     let file = fs::read_to_string(state.join("mesh.secret")).expect("a node has it");

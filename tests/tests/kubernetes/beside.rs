@@ -1,10 +1,10 @@
-//! The way back beside what people do without it: an apiserver with a route to the node, and one
-//! that reaches the kubelet through `ssh -R`. Each has its own control-plane host, as far from the
-//! worker as the others; apiservers, kubelet and pods are the same.
+//! The way back compared with the usual alternatives: an apiserver with a route to the node, and
+//! one that reaches the kubelet through `ssh -R`. Each has its own control-plane host, all equally
+//! far from the worker; apiservers, kubelet and pods are the same.
 //!
-//! The ssh of the worker runs in a loop and looks for its server every 5 s, three times, as autossh
-//! and units for it have it; sshd does the same, or it would hold the port of a client that is gone
-//! for two hours. On the control-plane host the node's address leads to sshd's port.
+//! The worker's ssh runs in a loop and checks its server every 5 s, three times, like autossh and
+//! its usual units; sshd does the same, or it would hold the port of a lost client for two hours.
+//! On the control-plane host the node's address is redirected to sshd's port.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -18,7 +18,7 @@ use meshport_tests::wait;
 
 use super::wayback::{Ongoing, copy, kubelet_client, pods, start_origin};
 
-/// The paths, by the control-plane host that uses each.
+/// The paths, by control-plane host.
 const MESHPORT: usize = 1;
 const DIRECT: usize = 2;
 const SSH: usize = 3;
@@ -30,7 +30,7 @@ const REQUESTS: usize = 30;
 const FILE_MIB: u64 = 128;
 /// How long a path is cut.
 const CUT: Duration = Duration::from_secs(40);
-/// How long after its end a supervisor starts a daemon again; the loop of ssh has the same.
+/// How long after its end a supervisor restarts a daemon; the ssh loop uses the same pause.
 const RESTART: Duration = Duration::from_secs(1);
 /// How long a path may take until it works again; longer counts as not working.
 const AGAIN: Duration = Duration::from_secs(120);
@@ -45,7 +45,7 @@ fn cluster() -> Cluster {
     let mut cluster = Cluster::hosts(plan);
     start_origin(&mut cluster, "");
     let mut client = kubelet_client(&cluster);
-    // As kubeadm has it: a node's name leads nowhere without a name server.
+    // As with kubeadm: a node's name does not resolve without a name server.
     client.push("--kubelet-preferred-address-types=InternalIP".to_owned());
     let flags: Vec<&str> = client.iter().map(String::as_str).collect();
     for number in [DIRECT, SSH] {
@@ -100,7 +100,7 @@ fn start_ssh(cluster: &mut Cluster) {
     cluster.host(SSH).namespace().run("nft", &[&rules]);
 }
 
-/// Seconds until the first byte of a pod's log, from the apiserver of a host; none without one.
+/// Seconds until the first byte of a pod's log, from the apiserver of a host; `None` without one.
 fn first_byte(cluster: &Cluster, number: usize) -> Option<f64> {
     let url = "https://127.0.0.1:6443/api/v1/namespaces/default/pods/main/log?tailLines=1";
     let arguments =
@@ -108,7 +108,7 @@ fn first_byte(cluster: &Cluster, number: usize) -> Option<f64> {
     cluster.curl(number, &arguments.map(str::to_owned))?.parse().ok()
 }
 
-/// The middle and the largest of many, in milliseconds.
+/// The median and the maximum of many, in milliseconds.
 fn latency(cluster: &Cluster, number: usize) -> String {
     let mut all: Vec<f64> = (0..REQUESTS).filter_map(|_| first_byte(cluster, number)).collect();
     all.sort_by(f64::total_cmp);
@@ -121,7 +121,7 @@ fn latency(cluster: &Cluster, number: usize) -> String {
     }
 }
 
-/// Waits until logs come again, counted from `begun`.
+/// Waits until logs work again; the time since `begun`.
 fn again(cluster: &Cluster, number: usize, begun: Instant, limit: Duration) -> Option<f64> {
     wait::within(limit, || first_byte(cluster, number)).map(|_| begun.elapsed().as_secs_f64())
 }
@@ -134,7 +134,7 @@ fn show(name: &str, what: &str, said: &str) {
     println!("| {name} | {what} | {said} |");
 }
 
-/// What a path costs that is whole, alone and beside a reader of a log that has stopped reading.
+/// The cost of an intact path, alone and next to a log reader that has stopped reading.
 fn costs(cluster: &Cluster, number: usize, name: &str) {
     let kubectl = cluster.kubectl_direct(number);
     show(name, "first byte of logs, middle / largest", &latency(cluster, number));
@@ -148,7 +148,7 @@ fn costs(cluster: &Cluster, number: usize, name: &str) {
     show(name, "beside a stalled reader: cp", &rates(copy(cluster, &kubectl, FILE_MIB)));
 }
 
-/// The node's daemon is killed and started again by its supervisor.
+/// The node's daemon is killed and restarted by its supervisor.
 fn killed(cluster: &mut Cluster) {
     let begun = wait::now();
     cluster.kill(WORKER_NAME);
@@ -161,13 +161,13 @@ fn killed(cluster: &mut Cluster) {
     let pid = || fs::read_to_string(cluster.path("ssh.pid")).expect("the loop writes it");
     let (former, begun) = (pid(), wait::now());
     run("kill", &["-9", former.trim()]);
-    // A request that comes before its end is noticed would still be served.
+    // A request that arrives before its end is noticed would still be served.
     wait::until("the loop starts ssh again", START_LIMIT, || (pid() != former).then_some(()));
     let took = again(cluster, SSH, begun, AGAIN);
     show("ssh -R", "logs after kill -9 of the node's daemon", &seconds(took));
 }
 
-/// The path between the worker and one control-plane host dies, and is whole again later.
+/// The path between the worker and one control-plane host dies and is later restored.
 fn cut(cluster: &Cluster, number: usize, name: &str) {
     let begun = wait::now();
     cluster.network.cut(WORKER, number, true);

@@ -16,8 +16,8 @@ fn is_refused(cluster: &Cluster, at: usize) -> bool {
     curl.stdout(Stdio::null()).status().expect("curl can be run").code() == Some(7)
 }
 
-/// Starts the apiserver of a host and sees that no session of another node reaches it before it is
-/// ready; how many readiness questions were answered with something else than 200.
+/// Starts the apiserver of a host and checks that no session of another node reaches it before it
+/// is ready; returns how many readiness probes got a status other than 200.
 fn starts_without_visitors(cluster: &mut Cluster, number: usize) -> usize {
     let served = |cluster: &Cluster| {
         cluster.metrics(number).sum("meshport_served_streams_total", "answer=\"connected\"")
@@ -52,7 +52,7 @@ fn all_succeeded(calls: Calls) {
 fn a_control_plane_grows_from_one_node_and_shrinks() {
     let mut cluster = Cluster::hosts(Plan::default());
 
-    // The first node alone: a daemon, a kubelet, and nothing behind them.
+    // The first node alone: a daemon and a kubelet, without an apiserver.
     cluster.start_node(1);
     cluster.start_kubelet(1);
     wait::until("without an apiserver clients are refused", SETTLE_LIMIT, || {
@@ -86,7 +86,8 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     }
     cluster.all_are_ready();
 
-    // Its own apiserver first, others when it is down, and no requests before it is ready again.
+    // It uses its own apiserver first, others when that is down, and sends it no requests before it
+    // is ready again.
     let calls = Calls::start(&cluster.kubectl(WORKER), "worker");
     let own = Calls::start(&kubectl, "own");
     cluster.kill_apiserver(1);
@@ -101,7 +102,7 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     cluster.chooses(WORKER, "cp-1");
     drop(own);
 
-    // One stops permanently.
+    // One node leaves permanently.
     cluster.process("cp-1").signal("TERM");
     cluster.process("cp-1").ended(SETTLE_LIMIT);
     cluster.kill_apiserver(1);

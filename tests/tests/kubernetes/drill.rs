@@ -1,5 +1,6 @@
-//! The drill of docs/drill.md, on real hosts of this machine: a control plane loses its power, then
-//! a whole site does, while `kubectl get --watch` continues. Prints what an operator would look at.
+//! The drill of docs/drill.md, on real hosts of this machine: a control plane loses power, then a
+//! whole site does, while `kubectl get --watch` continues. Prints the output that an operator would
+//! check.
 
 #![expect(clippy::print_stdout, reason = "the transcript is what it is for")]
 
@@ -14,7 +15,7 @@ use meshport_tests::wait;
 const MAX_SILENCE: Duration = Duration::from_secs(4);
 /// How long to observe after the power loss.
 const LOOK: Duration = Duration::from_secs(10);
-/// How much of the watch is printed.
+/// Length of the printed part of the watch.
 const SHOWN: Duration = Duration::from_secs(3);
 
 /// Prints the output of a meshport command on the worker.
@@ -24,7 +25,7 @@ fn show(cluster: &Cluster, verb: &str) {
     println!("\nworker$ meshport {verb}\n{}", String::from_utf8_lossy(&output.stdout).trim_end());
 }
 
-/// Cuts the power of control-plane hosts: neither the apiserver nor the daemon says goodbye.
+/// Cuts the power of control-plane hosts: neither the apiserver nor the daemon signs off.
 fn power_off(cluster: &mut Cluster, numbers: &[usize]) {
     for number in numbers {
         cluster.kill_apiserver(*number);

@@ -12,7 +12,7 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-/// How long a watch may be without events after a fault; one comes every quarter of a second.
+/// How long a watch may see no events after a fault; one occurs every quarter of a second.
 const MAX_GAP: Duration = Duration::from_secs(4);
 /// The same in one round of faults, which runs beside other suites and has no median: client-go's
 /// pause before it lists again and the processor time that is left come on top.
@@ -23,8 +23,8 @@ const MAX_CALL: Duration = Duration::from_secs(5);
 const MAX_REACTION: Duration = Duration::from_secs(10);
 /// Sessions that are open before a fault: two watches, the controllers.
 const LEAST_SESSIONS: u64 = 3;
-/// The order plays each fault on the apiserver that the one before has not hit, so that nothing
-/// waits for a restart. The one that needs flags follows two after a restart.
+/// The order injects each fault into the apiserver that the previous one has not hit, so that
+/// nothing waits for a restart. The fault that needs flags comes two faults after a restart.
 const ORDER: [Fault; 5] =
     [Fault::Kill, Fault::Vanish, Fault::TerminateLater, Fault::Hang, Fault::Terminate];
 
@@ -98,7 +98,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// How long after `at` the controllers have reacted to a namespace that is made now.
+    /// How long after `at` the controllers have reacted to a namespace that is created now.
     fn reaction(&mut self, at: Instant) -> Duration {
         self.namespaces += 1;
         let name = format!("made-{}", self.namespaces);
@@ -124,8 +124,8 @@ fn lease(direct: &Kubectl) -> String {
 
 /// Restarts the controllers and a second set that waits for their lease, and returns its holder.
 ///
-/// Each lost watch doubles the pause of client-go's own before it lists again, up to half a minute,
-/// and two quiet minutes reset that: in a second round of faults it would be all that is measured.
+/// Each lost watch doubles client-go's own pause before it lists again, up to half a minute, and
+/// two quiet minutes reset it: a second round of faults would measure only that pause.
 fn restart_controllers(cluster: &mut Cluster, clients: &mut Clients) -> String {
     ["controllers-standby", "controllers"].iter().for_each(|name| cluster.kill(name));
     cluster.start_controllers("controllers", WORKER);
@@ -191,7 +191,7 @@ fn play(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, after: &[&st
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
 fn clients_get_over_every_fault_of_their_apiserver() {
     let mut cluster = Cluster::new(Plan {
-        // Sessions that were left elsewhere are gathered at once.
+        // Sessions that remained on other origins are moved at once.
         settings: "drift-percent = 100\n".to_owned(),
         ..Plan::default()
     });

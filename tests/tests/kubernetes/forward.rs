@@ -1,5 +1,5 @@
-//! kubectl on a laptop that is no member of the mesh, through `meshport forward`: with a real
-//! control plane behind it, whose apiservers and members die.
+//! kubectl on a laptop that is not a member of the mesh, through `meshport forward` to a real
+//! control plane, whose apiservers and members die.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -67,7 +67,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     let _beat = Beat::start(&cluster, 3);
     let laptop = Laptop::new(&cluster);
 
-    // In one command, from an invite and a kubeconfig whose address does not exist.
+    // One command, with an invite and a kubeconfig whose address does not exist.
     let kubectl = program("kubectl").to_string_lossy().into_owned();
     let ask = ["--no-save", "--exec", "--", &kubectl, "get", "ns", "-o", "name"];
     let begun = wait::now();
@@ -80,7 +80,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     let status = laptop.forward(&cluster, &unknown).output().expect("meshport can be run").status;
     assert_eq!(status.code(), Some(1), "kubectl's own exit code");
 
-    // And for a working day, with its own context in a file.
+    // For a working day, with its own context in a file.
     let merged = cluster.path("merged.conf").to_string_lossy().into_owned();
     let lasting = ["--listen", FORWARDED, "--kubeconfig", &merged];
     cluster.adopt("forward", &mut laptop.forward(&cluster, &lasting));
@@ -101,7 +101,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     cluster.kill_apiserver(1);
     goes_on(&watch, "the nearest apiserver is killed");
     calls.pass(wait::now(), START_LIMIT);
-    // The member it came in by, whose apiserver is dead too.
+    // The member that it connects to, whose apiserver is dead too.
     cluster.kill(&origin(1));
     goes_on(&watch, "the member it came in by is killed");
     calls.pass(wait::now(), START_LIMIT);

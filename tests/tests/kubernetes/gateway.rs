@@ -1,5 +1,5 @@
-//! Services of a real cluster in the mesh: `meshport-gateway` beside the daemon of a control-plane
-//! host, a client at another node's local address.
+//! Services of a real cluster in the mesh: `meshport-gateway` runs next to the daemon of a
+//! control-plane host, a client uses another node's local address.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -22,11 +22,11 @@ const CLIENT: usize = 1;
 const GATEWAY: usize = 2;
 /// The local address of the service there.
 const WEB: &str = "127.0.0.1:7480";
-/// The user that the rights of `meshport-gateway --rbac` are for.
+/// The user that gets the rights from `meshport-gateway --rbac`.
 const USER: &str = "system:serviceaccount:kube-system:meshport-gateway";
-/// Between the beginnings of two connections: 50 a second.
+/// Interval between the starts of two connections: 50 a second.
 const PACE: Duration = Duration::from_millis(20);
-/// Instances at one time, and how many are replaced.
+/// Concurrent instances, and how many are replaced.
 const INSTANCES: u16 = 3;
 const REPLACED: u16 = 12;
 /// Connections between two replacements.
@@ -58,7 +58,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// The arguments of the gateway, which asks its cluster through the mesh.
+/// The arguments of the gateway, which queries its cluster through the mesh.
 fn arguments(cluster: &Cluster) -> Vec<String> {
     let config = cluster.pki.kubeconfig("gateway", LOCAL, Some("gateway"));
     let socket = cluster.socket(GATEWAY);
@@ -94,7 +94,7 @@ fn set_endpoints(kubectl: &Kubectl, name: &str, instances: &[Instance]) {
     kubectl.apply(&object.to_string());
 }
 
-/// An instance on a host that is no node of the mesh.
+/// An instance on a host that is not a node of the mesh.
 fn start_instance(cluster: &Cluster, number: u16) -> Instance {
     let host = cluster.host(cluster.etcd_host());
     let address = SocketAddr::from((host.address, FIRST_PORT + number));
@@ -133,13 +133,13 @@ fn is_told(kubectl: &Kubectl, service: &str, reason: &str) {
     });
 }
 
-/// The addresses in a Service's status.
+/// The addresses in the status of a Service.
 fn addresses(kubectl: &Kubectl, service: &str) -> String {
     let path = "jsonpath={.status.loadBalancer.ingress[*].ip}";
     kubectl.ok(&["get", "service", service, "-o", path])
 }
 
-/// What `--dry-run` prints.
+/// The output of `--dry-run`.
 fn dry_run(cluster: &Cluster) -> String {
     let mut command = cluster.host(GATEWAY).command(&gateway().to_string_lossy());
     let output = command.args(arguments(cluster)).arg("--dry-run").output().expect("it runs");
@@ -147,8 +147,8 @@ fn dry_run(cluster: &Cluster) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Replaces all instances under load, each once in order and once by a crash, and the gateway's
-/// process in between.
+/// Under load, replaces every instance once in an orderly way and once by a crash, and restarts the
+/// gateway in between.
 fn replace_under_load(cluster: &mut Cluster, kubectl: &Kubectl) {
     let mut instances: Vec<Instance> =
         (0..INSTANCES).map(|number| start_instance(cluster, number)).collect();
@@ -196,7 +196,7 @@ fn services_of_a_cluster_are_services_of_the_mesh() {
         (addresses(&kubectl, "web") == VIRTUAL).then_some(())
     });
 
-    // The second of one name is refused, and learns that.
+    // The second Service of the same name is refused, and told so.
     kubectl.apply(&service("web-again", &json!({ "type": "LoadBalancer", "ports": [port] })));
     is_told(&kubectl, "web-again", "MeshNameTaken");
     assert_eq!(addresses(&kubectl, "web-again"), "");
@@ -206,7 +206,7 @@ fn services_of_a_cluster_are_services_of_the_mesh() {
     assert!(offered.contains("default/web ") && offered.contains("3/3"), "{said}");
     assert!(said.contains("not offered: default/web-again: the name web"), "{said}");
 
-    // It gets the name when the first is gone.
+    // It gets the name once the first is removed.
     kubectl.ok(&["delete", "service", "web"]);
     is_told(&kubectl, "web-again", "MeshOffered");
     let namespace = cluster.host(CLIENT).namespace();
@@ -226,7 +226,7 @@ fn direct(cluster: &Cluster, at: usize, name: &str, server: &str) -> Vec<String>
     words.into_iter().chain([cluster.socket(at).display().to_string()]).collect()
 }
 
-/// The nodes that offer the service, as the client's sees it.
+/// The nodes that offer the service, as the client's node sees them.
 fn origins(cluster: &Cluster, client: usize) -> Vec<String> {
     let services = cluster.status(client).map(|it| it["services"].clone()).unwrap_or_default();
     let all = services.as_array().into_iter().flatten();
@@ -237,7 +237,8 @@ fn origins(cluster: &Cluster, client: usize) -> Vec<String> {
 #[test]
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
 fn a_second_cluster_has_a_name_only_with_the_role() {
-    /// A node of no cluster that uses the service; its host has the second cluster's apiserver.
+    /// A node outside any cluster that uses the service; its host has the second cluster's
+    /// apiserver.
     const USER_NODE: usize = 2;
 
     let plan = Plan {
@@ -272,7 +273,7 @@ fn a_second_cluster_has_a_name_only_with_the_role() {
     let words = direct(&cluster, WORKER, "second", &server);
     cluster.start("gateway-second", WORKER, gateway(), &words);
 
-    // The other cluster's people see why, and nothing of theirs is in the service.
+    // The other cluster's operators see the reason, and none of their instances is in the service.
     is_told(there, "web", "MeshRefused");
     let events = there.ok(&["get", "events"]);
     assert!(events.contains("lacks the role origin:web"), "{events}");
@@ -283,7 +284,7 @@ fn a_second_cluster_has_a_name_only_with_the_role() {
     let namespace = cluster.host(USER_NODE).namespace();
     wait::until("it answers", SETTLE_LIMIT, || namespace.inside(echoed).ok());
 
-    // With the role it is one service of both.
+    // With the role, both clusters share one service.
     let roles = ["--role", "node,gateway,origin:web", "--site", "fra"];
     let invite = cluster.meshport(1, &[&["invite"][..], &roles].concat()).output();
     let file = cluster.path("second.invite");
@@ -295,7 +296,7 @@ fn a_second_cluster_has_a_name_only_with_the_role() {
     wait::until("both clusters' are known", SETTLE_LIMIT, || (names().len() == 2).then_some(()));
 }
 
-/// A pod of the Service `web` on the worker's network, which answers with a line.
+/// A pod of the Service `web` in the worker's network, which answers with one line.
 fn pod(kubectl: &Kubectl, number: u16) {
     let port = FIRST_PORT + number;
     let script = format!(
@@ -307,7 +308,7 @@ fn pod(kubectl: &Kubectl, number: u16) {
         "command": ["sh", "-c", script],
         "ports": [{ "name": "http", "containerPort": port, "hostPort": port }],
         "readinessProbe": { "httpGet": { "path": "/it", "port": port }, "periodSeconds": 1 },
-        // The usual: it ends after it has left the endpoints.
+        // The usual order: it ends after it has left the endpoints.
         "lifecycle": { "preStop": { "exec": { "command": ["sleep", "3"] } } },
     });
     let object = json!({

@@ -21,7 +21,7 @@ mod herd;
 mod moves;
 mod stall;
 
-/// Two readings of the list and their delays.
+/// Two reads of the list and their delays.
 const LIST_LIMIT: Duration = Duration::from_secs(120);
 /// An emulated round trip between two cities.
 const FAR: Duration = Duration::from_millis(35);
@@ -33,7 +33,7 @@ const GIBIBYTE: u64 = 1 << 30;
 const OVER_WIREGUARD: &str = "127.0.0.1:8444";
 /// MTU of the hosts' interfaces.
 const MTU: u32 = 1500;
-/// How long a comparison looks: client-go alone needs up to 45 s to notice a hang.
+/// How long a comparison observes: client-go alone needs up to 45 s to notice a hang.
 const LOOK: Duration = Duration::from_secs(60);
 
 #[test]
@@ -82,7 +82,7 @@ fn kubectl_is_no_slower_than_straight_over_a_distance() {
     let plan = Plan { distances: vec![FAR], sites: vec!["fra".to_owned(); 1], ..Plan::default() };
     let cluster = Cluster::new(plan);
     let routes = [cluster.kubectl(WORKER), cluster.kubectl_to(WORKER, "straight", DIRECT)];
-    // kubectl has made the requests that it makes only once.
+    // The first call makes kubectl's one-time requests.
     routes.iter().for_each(|route| assert!(route.call(&["get", "ns"]).succeeded));
     let mut took = [Vec::new(), Vec::new()];
     for _ in 0..CALLS {
@@ -92,8 +92,8 @@ fn kubectl_is_no_slower_than_straight_over_a_distance() {
             took.push(call.took);
         }
     }
-    // The least disturbed one of each: on a busy machine starting kubectl varies by more than the
-    // compared difference.
+    // The minimum of each: on a busy machine the start of kubectl varies by more than the compared
+    // difference.
     let [through, straight] = took.map(|mut all| {
         all.sort();
         (all[0], all[CALLS / 2])
@@ -111,7 +111,7 @@ fn start_wireguard(cluster: &mut Cluster) {
         End { host: worker.namespace(), address: &addresses[0], name: "wg-worker" },
         End { host: origin.namespace(), address: &addresses[1], name: "xg-origin" },
     ];
-    // The newest that can be had, or else this system's own.
+    // The newest available version, or else this system's own.
     let program = std::env::var_os("MESHPORT_BENCH_WIREGUARD_GO");
     let program = program.map_or_else(|| PathBuf::from("wireguard-go"), PathBuf::from);
     let command = |host: &Namespace, interface: &str| wireguard_go_at(&program, host, interface);
@@ -249,7 +249,7 @@ fn the_same_faults_through_haproxy_and_straight() {
         for (noticed, route) in middle.iter().zip(["meshport", "haproxy", "straight"]) {
             noticed.print("median", fault, route);
         }
-        // A watch that is cut at once is started again by kubectl's own pace.
+        // A watch that is cut at once is restarted at kubectl's own pace.
         if middle[0].silence > middle[1].silence + Duration::from_millis(500) {
             worse.push(fault.name());
         }

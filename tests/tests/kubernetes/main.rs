@@ -1,4 +1,4 @@
-//! A real control plane beneath: kubectl, controllers and the Python client through every fault.
+//! Tests on a real control plane: kubectl, controllers and the Python client through every fault.
 
 mod beside;
 mod control_plane;

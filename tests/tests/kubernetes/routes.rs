@@ -11,7 +11,7 @@ use meshport_tests::wait;
 
 /// The address of haproxy on the worker.
 const HAPROXY: &str = "127.0.0.1:8443";
-/// The first apiserver as the worker reaches it directly.
+/// The first apiserver's address for direct access from the worker.
 pub(crate) const DIRECT: &str = "https://10.77.0.11:6443";
 
 /// haproxy in front of all apiservers.
@@ -19,7 +19,7 @@ pub(crate) fn haproxy() -> String {
     format!("https://{HAPROXY}")
 }
 
-/// haproxy on the worker in front of these servers, configured as the kubeadm guide has it.
+/// haproxy on the worker in front of these servers, configured as in the kubeadm guide.
 pub(crate) fn start_haproxy(cluster: &mut Cluster, name: &str, listen: &str, servers: [&str; 3]) {
     let template = root().join("tests/arena/balancers/kubeadm-haproxy.cfg");
     let text = fs::read_to_string(template).expect("the arena has it");
@@ -37,7 +37,7 @@ pub(crate) fn start_haproxy(cluster: &mut Cluster, name: &str, listen: &str, ser
 }
 
 /// Restarts haproxy in front of all apiservers, so that it considers all of them healthy. A running
-/// one needs two successful checks before it uses the last victim again.
+/// haproxy needs two successful checks before it uses the last failed server again.
 pub(crate) fn restart_haproxy(cluster: &mut Cluster) {
     cluster.kill("haproxy");
     let servers = [1, 2, 3].map(|number| cluster.host(number).address.to_string());

@@ -1,6 +1,6 @@
 //! Stalls of etcd. When all apiservers depend on the same etcd, nothing is cut; when each has its
 //! own member, clients leave the apiserver next to the stalled member. Also: all apiservers are
-//! gone for a moment.
+//! down for a moment.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -18,7 +18,7 @@ const GAP: Duration = Duration::from_secs(3);
 /// Time from the start of the gap to the call: a connection is held for the whole gap, and on a
 /// busy machine the gap ends late.
 const CALL: Duration = Duration::from_millis(500);
-/// How long a daemon that has just started always uses the best origin, in seconds.
+/// How long after its start a daemon always uses the best origin, in seconds.
 const NEWCOMER_S: u64 = 6;
 /// A list that apiservers answer from their caches.
 const CACHED: &str = "/api/v1/namespaces/default/configmaps?resourceVersion=0";
@@ -26,20 +26,21 @@ const CACHED: &str = "/api/v1/namespaces/default/configmaps?resourceVersion=0";
 /// Length of the stall of a member of a stacked etcd, and the calls during it.
 const MEMBER_STALL: Duration = Duration::from_secs(30);
 const CALLS: u32 = 150;
-/// One call in this many writes: a hanging write is lost when it is cut, a read is repeated.
+/// One call in this many writes: a hanging write is lost when it is cut, a read is retried.
 const WRITES: u32 = 10;
 /// How many of [`CALLS`] may fail: those that began before the stall could be known.
 const MAX_FAILED: usize = 3;
-/// How long a watch may be silent. Knowing takes 2.5 s, cutting up to 0.5 s, and opening it again
-/// the rest: some seconds beside other suites. Without a cut it is silent for the whole stall.
+/// How long a watch may be silent. Detection takes 2.5 s, cutting up to 0.5 s, and reopening the
+/// watch the rest: some seconds next to other suites. Without a cut the watch is silent for the
+/// whole stall.
 const MAX_SILENCE: Duration = Duration::from_secs(8);
 
 /// TLS connections of a herd, and how many of them at once.
 const DIALS: u32 = 2000;
 const AT_ONCE: u32 = 200;
 
-/// Makes every apiserver refuse new connections, as if it were gone, or be there again: all at the
-/// same moment, as well as that goes.
+/// Makes every apiserver refuse new connections, as if it were down, or accept them again: all at
+/// the same moment, as far as possible.
 fn refuse(cluster: &Cluster, on: bool) {
     let rules = if on {
         "add table ip gone; \
@@ -112,8 +113,8 @@ fn a_stalled_etcd_cuts_nothing_and_a_gap_of_three_seconds_costs_nothing() {
     }
 }
 
-/// Dials from the worker, each on its own connection, on a machine that they keep busy. This slows
-/// every origin, and is no reason to leave one.
+/// Dials from the worker, each on its own connection, that keep the machine busy. This slows every
+/// origin, which is no reason to leave one.
 fn a_herd_moves_nothing(cluster: &mut Cluster) -> bool {
     let routes =
         |cluster: &mut Cluster| cluster.process("worker").output().matches("route changed").count();
@@ -185,7 +186,7 @@ fn an_apiserver_whose_etcd_member_stalls_is_left() {
     let leads = cluster.process("controllers").is_running() && lost == 0;
     println!("the controllers kept their lease: {leads}");
     let said = cluster.process("controllers").output();
-    // Why it gave up, if it did.
+    // The reason if it gave up.
     said.lines().filter(|line| line.starts_with('F')).for_each(|line| println!("{line}"));
     assert!(herd_is_calm, "a herd is no evidence");
     assert!(failed.len() <= MAX_FAILED && silence <= MAX_SILENCE && leads);

@@ -11,7 +11,7 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-/// Text that is written into the cluster and must not appear outside of it.
+/// Text that is written into the cluster and must not appear outside it.
 const PAYLOAD: &str = "payload-1f6c9e-of-a-secret";
 
 /// Every file below a folder.
@@ -38,7 +38,7 @@ fn body(pem: &str) -> String {
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
 fn a_strict_cluster_is_reached_and_leaves_no_trace() {
     let mut plan = Plan { anonymous: false, loopback_in_certificates: false, ..Plan::default() };
-    // Written before the daemons start, into a folder whose name is known then.
+    // `@PKI@` is replaced before the daemons start, when the folder's name is known.
     plan.settings = "health.ca-file = \"@PKI@/ca.crt\"\n\
                      health.bearer-token-file = \"@PKI@/health.token\"\n\
                      health.server-name = \"kubernetes\"\n\n[log]\nlevel = \"trace\"\n"
@@ -47,7 +47,7 @@ fn a_strict_cluster_is_reached_and_leaves_no_trace() {
     let home = cluster.path("home-strict");
     let config = |name: &str| cluster.path("pki").join(format!("{name}.conf"));
 
-    // A kubeconfig that leads directly to one apiserver, and the one that meshport makes from it.
+    // A kubeconfig that names one apiserver directly, and the one that meshport derives from it.
     let direct = cluster.kubectl_to(WORKER, "straight", "https://10.77.0.11:6443");
     assert!(direct.run(&["get", "ns"]).status.success());
     let source = config("straight").to_string_lossy().into_owned();
@@ -56,7 +56,8 @@ fn a_strict_cluster_is_reached_and_leaves_no_trace() {
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
     fs::write(config("printed"), &printed.stdout).expect("the folder can be written");
     let both = std::env::join_paths([config("printed"), config("straight")]).expect("paths");
-    // Not the address the source leads to, which only cp-1 has: a name that all have.
+    // Not the source's address, which only cp-1's certificate names, but a name in all
+    // certificates.
     let text = fs::read_to_string(config("printed")).expect("text");
     assert!(text.contains("tls-server-name: kubernetes.default.svc"), "{text}");
     let through = Kubectl::new(cluster.host(WORKER), home.clone(), both.clone().into());
@@ -81,7 +82,7 @@ fn a_strict_cluster_is_reached_and_leaves_no_trace() {
     nothing_is_told(&mut cluster);
 }
 
-/// Looks through everything meshport has written, at its most talkative.
+/// Searches everything that meshport has written at its most verbose log level.
 fn nothing_is_told(cluster: &mut Cluster) {
     let read = |name: &str| fs::read_to_string(cluster.pki.path(name)).expect("text");
     let mut secrets = vec![ADMIN_TOKEN.to_owned(), PAYLOAD.to_owned()];

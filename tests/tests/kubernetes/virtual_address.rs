@@ -1,5 +1,5 @@
 //! A virtual address in front of real apiservers: three control-plane hosts on one bridge hold it
-//! in turn, and a client on the bridge knows nothing else.
+//! in turn, and a client on the bridge knows only that address.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -25,19 +25,19 @@ const NAME: &str = "api.example.com";
 /// How long a fault lasts, and how long its repair is observed.
 const LASTING: Duration = Duration::from_secs(8);
 const AFTERWARDS: Duration = Duration::from_secs(5);
-/// How long the address may be without an answer when its holder dies silently.
+/// How long no node may answer for the address when its holder dies silently.
 const MAX_GAP: Duration = Duration::from_secs(2);
 /// The same when its host is cut off from the LAN.
 const MAX_CUT_GAP: Duration = Duration::from_secs(4);
-/// How long two may say on the LAN that they have the address.
+/// How long two nodes may claim the address on the LAN.
 const MAX_TWO: Duration = Duration::from_secs(1);
-/// Loses what a daemon sends to others and gets from them.
+/// Drops the datagrams between a daemon and the others.
 const GOSSIP_CUT: &str = "add table inet cut; \
     add chain inet cut in { type filter hook input priority 0; }; \
     add chain inet cut out { type filter hook output priority 0; }; \
     add rule inet cut in udp dport 51820 drop; add rule inet cut out udp dport 51820 drop";
-/// Watches of the Python client, which has no timeout and never asks on an open connection, and how
-/// long they may be without an event; one comes every quarter of a second.
+/// Watches of the Python client, which has no timeout and sends nothing on an open connection, and
+/// how long they may see no event; one occurs every quarter of a second.
 const WATCHES: usize = 20;
 const MAX_SILENCE: Duration = Duration::from_secs(4);
 /// Holds the address and listens on it, as in docs/kubeadm.md.
@@ -55,8 +55,8 @@ interface = \"eth0\"
 group = \"rack-1\"
 ";
 
-/// The cluster and, beside the network of its daemons and of etcd, a bridge with its control-plane
-/// hosts and a client.
+/// The cluster and, in addition to the network of its daemons and of etcd, a bridge with its
+/// control-plane hosts and a client.
 struct Lan {
     // Its processes end before the hosts do.
     cluster: Cluster,
@@ -67,7 +67,7 @@ struct Lan {
 }
 
 impl Lan {
-    /// The hosts, the worker as well, and etcd.
+    /// The hosts, including the worker, and etcd.
     fn hosts() -> Self {
         let cluster = Cluster::hosts(Plan {
             distances: vec![Duration::ZERO; 3],
@@ -98,7 +98,7 @@ impl Lan {
         let numbers = 1..=lan.cluster.origins();
         for number in numbers.clone() {
             lan.cluster.spawn_apiserver(number, &[]);
-            // What docs/virtual-addresses.md has an administrator do.
+            // The administrator's steps from docs/virtual-addresses.md.
             let host = lan.cluster.host(number).namespace();
             host.ip(&["addr", "add", &format!("{ADDRESS}/32"), "dev", "lo"]);
             host.run("sysctl", &["-w", "net.ipv4.conf.all.arp_ignore=1"]);
@@ -113,8 +113,8 @@ impl Lan {
         lan
     }
 
-    /// The host that holds the address, once the others know it, each knows every apiserver, and
-    /// the holder sends clients to its own.
+    /// The host that holds the address, once the other nodes know the holder, each node knows every
+    /// apiserver, and the holder sends clients to its own apiserver.
     fn settled(&self) -> usize {
         let count = self.cluster.origins();
         wait::until("one node holds the address, and all know all", SETTLE_LIMIT, || {
@@ -135,7 +135,7 @@ impl Lan {
         })
     }
 
-    /// Begins to watch who has the address.
+    /// Starts recording which hosts have the address.
     fn witness(&self) -> Witness<usize> {
         let name = |number: usize| {
             let host = self.cluster.host(number).namespace();
@@ -156,8 +156,8 @@ impl Lan {
         self.switch.ip(&[&["link", "set", &self.plugs[number]], how].concat());
     }
 
-    /// Takes the power from a host: its cables first, so that nothing says goodbye, then all of its
-    /// processes at once.
+    /// Powers a host off: first its cables, so that nothing signs off, then all its processes at
+    /// once.
     fn power_off(&self, number: usize) {
         self.set_plug(number, &["down"]);
         self.cluster.network.isolate(number, true);
@@ -166,7 +166,7 @@ impl Lan {
         run("kill", &[&["-s", "KILL"][..], &ids].concat());
     }
 
-    /// New connections each 50 ms, and held ones.
+    /// New connections every 50 ms, and held ones.
     fn clients(&self) -> (Clients, Held) {
         let authority = self.cluster.pki.path("ca.crt");
         let to = SocketAddr::new(ADDRESS.parse().expect("an address"), PORT);
@@ -183,9 +183,9 @@ enum Fault {
     DaemonKilled,
     DaemonHangs,
     DaemonStops,
-    /// The host is without power.
+    /// The host is powered off.
     PowerOff,
-    /// The host is off the LAN, whose carrier it still sees.
+    /// The host is cut off from the LAN, but still sees a carrier.
     LanCut,
     /// The host's packets of the mesh are lost; its apiserver still reaches etcd.
     MeshCut,
@@ -208,13 +208,13 @@ impl Fault {
         matches!(self, Self::DaemonKilled | Self::DaemonHangs | Self::PowerOff)
     }
 
-    /// Whether another one has the address at the end.
+    /// Whether another host has the address at the end.
     fn moves_it(self) -> bool {
         !matches!(self, Self::ApiserverKilled | Self::ApiserverHangs | Self::MeshCut)
     }
 
-    /// How long who only listens may hear nothing: a silent holder ends no connection. After a cut
-    /// TCP's next attempt may take as long as the cut, and there is no bound here.
+    /// How long a client that only listens may hear nothing: a silent holder ends no connection.
+    /// After a cut, TCP's next retry may take as long as the cut, so there is no bound here.
     fn max_silence(self) -> Option<Duration> {
         match self {
             Self::LanCut => None,
@@ -283,14 +283,14 @@ fn nft(cluster: &Cluster, number: usize, ruleset: &str) {
     cluster.host(number).namespace().run("nft", &[ruleset]);
 }
 
-/// What a fault of the holder costs, and its mending.
+/// The cost of a fault of the holder, and of its repair.
 struct Cost {
     fault: Fault,
     seen: Seen,
     held: HeldSeen,
     moved: bool,
     ownership: Ownership,
-    /// The longest time without an event of a watch, where there is the client.
+    /// The longest time without an event of a watch, if the client is available.
     silence: Option<Duration>,
 }
 
@@ -313,7 +313,7 @@ impl Cost {
         assert!(silence.unwrap_or_default() <= limit, "{fault}: {silence:?}");
         match fault {
             _ if fault.ends_the_holder() => assert!(seen.gap <= MAX_GAP, "{fault}: {seen}"),
-            // Its holder has to learn from two others that they do not hear it.
+            // The holder must learn from two other nodes that they do not hear it.
             Fault::LanCut => assert!(seen.gap <= MAX_CUT_GAP, "{fault}: {seen}"),
             _ => {
                 assert_eq!(seen.failed, Vec::<String>::new(), "{fault}");
@@ -333,8 +333,8 @@ fn play(lan: &mut Lan, witness: &Witness<usize>, fault: Fault) -> Cost {
     let (clients, held) = lan.clients();
     clients.go_on();
     let begun = wait::now();
-    // An answer that an apiserver was sending when it was killed is lost, whatever the proxy does:
-    // that is counted for the connections that are held.
+    // An answer that an apiserver was sending when it was killed is lost, whatever the proxy does;
+    // it is counted for the held connections.
     clients.between_two(|| fault.strike(lan, holder));
     wait::moment(wait::now() + LASTING);
     fault.mend(lan, holder);

@@ -13,9 +13,9 @@ use meshport_tests::wait;
 const WATCHES: usize = 100;
 /// Limit until all watches see events again.
 const MAX_SILENCE: Duration = Duration::from_secs(5);
-/// How far from even their number on an origin may be.
+/// How far the number of watches on an origin may deviate from an even share.
 const MAX_UNEVEN: f64 = 0.2;
-/// Connections that one controller manager opens at once when its own was cut.
+/// Connections that a controller manager opens at once after its connection is cut.
 const HERD: usize = 60;
 
 /// The worker's open sessions on each origin, by name.
@@ -44,7 +44,7 @@ fn herd(cluster: &Cluster) -> String {
 fn a_hundred_watches_move_and_a_herd_is_absorbed() {
     let mut cluster = Cluster::new(Plan {
         distances: vec![Duration::from_millis(2); 3],
-        // Equally near, even on a busy machine, and nothing moves without a fault.
+        // The origins are equally near, even on a busy machine, and nothing moves without a fault.
         settings: "band = \"100ms\"\ndrift-percent = 0\n".to_owned(),
         ..Plan::default()
     });
@@ -81,7 +81,7 @@ fn a_hundred_watches_move_and_a_herd_is_absorbed() {
         assert!(off <= MAX_UNEVEN, "{name} has {open} of {WATCHES} sessions");
     }
 
-    // A burst from outside, and the one of real controllers whose apiserver dies.
+    // A burst from outside, and one from real controllers whose apiserver dies.
     let codes = herd(&cluster);
     assert_eq!(codes.lines().filter(|code| *code == "200").count(), HERD, "{codes}");
     drop(watches);
@@ -103,7 +103,7 @@ fn controllers_lose_their_apiserver(cluster: &mut Cluster) {
     let before = cluster.metrics(WORKER);
     let busy = sessions(cluster).into_iter().max_by_key(|(_, open)| *open);
     let (busy, _) = busy.expect("there are origins");
-    // This test observes from the third.
+    // This test observes from the third host.
     let number = (1..3).find(|number| format!("cp-{number}") == busy);
     if let Some(number) = number {
         cluster.kill_apiserver(number);

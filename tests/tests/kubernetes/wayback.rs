@@ -1,6 +1,6 @@
 //! The way back with a real apiserver, kubelet and containerd: the kubelet listens on 127.0.0.1 of
-//! the worker, so that nothing but meshport leads from an apiserver to it. Once with a worker that
-//! is in reach of the control plane, once with one behind a NAT.
+//! the worker, so that an apiserver reaches it only through meshport. Once with a worker that the
+//! control plane can reach, once with a worker behind a NAT.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
@@ -18,9 +18,9 @@ use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::{repository, wait};
 use serde_json::{Value, json};
 
-/// The control-plane host whose apiserver is asked.
+/// The control-plane host whose apiserver gets the requests.
 const ORIGIN: usize = 1;
-/// MiB of a file that is copied once more where a way is another one.
+/// MiB of a file that is copied again over a different path.
 const SMALL_MIB: u64 = 16;
 /// The address of the service of the webhook and the aggregated API, and its port on the worker.
 const SERVICE: &str = "10.96.0.50";
@@ -45,7 +45,7 @@ enum Worker {
     BehindNat,
 }
 
-/// A cluster whose first apiserver has the way back; the second one's daemon is a relay.
+/// A cluster whose first apiserver uses the way back; the second one's daemon is a relay.
 fn cluster(worker: Worker) -> Cluster {
     let plan = Plan {
         distances: [4, 10].map(Duration::from_millis).to_vec(),
@@ -69,8 +69,8 @@ fn cluster(worker: Worker) -> Cluster {
     cluster
 }
 
-/// The first control-plane host: an apiserver whose way to nodes is the socket of its daemon, with
-/// further settings of the table `egress`.
+/// The first control-plane host: an apiserver that reaches nodes through its daemon's socket, with
+/// further settings in the table `egress`.
 pub(crate) fn start_origin(cluster: &mut Cluster, settings: &str) {
     let socket = cluster.path("egress").join("egress.sock");
     let egress = selection(cluster, &socket);
@@ -83,7 +83,7 @@ pub(crate) fn start_origin(cluster: &mut Cluster, settings: &str) {
     cluster.start_node(ORIGIN);
 }
 
-/// The flags with which an apiserver is the kubelets' client.
+/// The flags that make an apiserver the kubelets' client.
 pub(crate) fn kubelet_client(cluster: &Cluster) -> Vec<String> {
     let client = "apiserver-to-kubelet";
     cluster.pki.client(client, client, Some("system:masters"));
@@ -110,7 +110,7 @@ fn selection(cluster: &Cluster, socket: &std::path::Path) -> PathBuf {
     file
 }
 
-/// A pod on the worker, in its network, once it runs.
+/// Creates a pod in the worker's network and waits until it runs.
 fn pod(kubectl: &Kubectl, name: &str, script: &str) {
     let container = json!({
         "name": "main", "image": IMAGE, "imagePullPolicy": "Never",
@@ -161,14 +161,14 @@ fn logs_and_exec(kubectl: &Kubectl) {
     let number = |line: &String| line.parse::<u64>().expect("the pod counts");
     assert!(first.windows(2).all(|pair| number(&pair[1]) == number(&pair[0]) + 1), "{first:?}");
 
-    // Standard input goes in, and its end too.
+    // Standard input arrives, including its end.
     let mut exec = Ongoing::start(kubectl, &["exec", "-i", "main", "--", "sha256sum"]);
     let mut input = exec.0.stdin.take().expect("it has an input");
     input.write_all(SENT).expect("kubectl reads");
     drop(input);
     let sum = exec.lines().next().expect("an answer");
     assert_eq!(sum, format!("{SENT_SUM}  -"));
-    // An exit code comes back.
+    // An exit code is returned.
     let call = kubectl.call(&["exec", "main", "--", "sh", "-c", "exit 7"]);
     assert!(!call.succeeded && call.said.contains("exit code 7"), "{}", call.said);
 }
@@ -191,7 +191,7 @@ fn resize(kubectl: &Kubectl) {
     assert!(said.contains("20 70"), "{said}");
 }
 
-/// Waits for the size that the terminal gets after its start.
+/// Waits for the size that the terminal gets after it starts.
 const RESIZED: &str = "until busybox stty size | busybox grep -q '20 70'; do sleep 1; done; \
                        busybox stty size";
 
@@ -213,7 +213,7 @@ fn forward(cluster: &Cluster, kubectl: &Kubectl) {
     assert!(said.ends_with("\r\n\r\nthe pod's port\n"), "{said}");
 }
 
-/// Copies a file of this many MiB in both directions; the seconds there and back.
+/// Copies a file of this many MiB in both directions; returns the seconds there and back.
 pub(crate) fn copy(cluster: &Cluster, kubectl: &Kubectl, mib: u64) -> [f64; 2] {
     let (file, again) = (cluster.path("file"), cluster.path("again"));
     let random = fs::File::open("/dev/urandom").expect("the system has random bytes");
@@ -241,7 +241,7 @@ fn copy_beside_a_stalled_reader(cluster: &Cluster, kubectl: &Kubectl) {
     say_copied(large_mib(), "beside a stalled reader", copy(cluster, kubectl, large_mib()));
 }
 
-/// A webhook and an aggregated API behind the address of a service, which only the worker reaches.
+/// A webhook and an aggregated API behind a service address that only the worker reaches.
 fn services(cluster: &mut Cluster, kubectl: &Kubectl) {
     let names = ["hooks.default.svc", SERVICE, "127.0.0.1"].map(str::to_owned);
     cluster.pki.server("hooks", &names);
@@ -303,7 +303,7 @@ fn start_hooks(cluster: &mut Cluster, at: usize, port: u16) {
     cluster.adopt(&format!("hooks-{port}"), &mut command);
 }
 
-/// Makes a webhook for new config maps, or leads it elsewhere.
+/// Creates a webhook for new config maps, or changes its target.
 fn webhook(kubectl: &Kubectl, client: &Value) {
     let webhook = json!({
         "name": "hooks.test.meshport", "sideEffects": "None", "admissionReviewVersions": ["v1"],
@@ -321,7 +321,8 @@ fn webhook(kubectl: &Kubectl, client: &Value) {
     kubectl.apply(&configuration.to_string());
 }
 
-/// What the apiserver says of a new config map that the webhook forbids, once that is about this.
+/// The apiserver's message about a new config map that the webhook forbids, once it contains the
+/// expected text.
 fn forbidden(kubectl: &Kubectl, said: &str) {
     wait::until(&format!("the apiserver says {said}"), SETTLE_LIMIT, || {
         let call = kubectl.call(&["create", "configmap", "forbidden"]);
@@ -369,11 +370,11 @@ fn no_route_leads_to_the_kubelet(cluster: &Cluster) {
     assert!(direct.is_err(), "the kubelet is reached without the mesh");
 }
 
-/// The pods that are used: one that counts and serves, one that writes all the time.
+/// The pods in use: one that counts and serves, one that writes continuously.
 pub(crate) fn pods(kubectl: &Kubectl) {
     let counts = "n=0; echo the pod\\'s port >/etc/it; busybox httpd -p 127.0.0.1:8099 -h /etc; \
                   while true; do n=$((n+1)); echo $n; sleep 0.1; done";
-    // There is no controller manager, which would make it, with a token that pods wait for.
+    // There is no controller manager that would create it, with a token that pods wait for.
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default" },
         "automountServiceAccountToken": false,
@@ -383,13 +384,13 @@ pub(crate) fn pods(kubectl: &Kubectl) {
     pod(kubectl, "loud", "while true; do seq 100000; done");
 }
 
-/// The kubelet's own pages, by the apiserver.
+/// The kubelet's own pages, through the apiserver.
 fn through_the_node(kubectl: &Kubectl) {
     let pods = kubectl.ok(&["get", "--raw", "/api/v1/nodes/worker/proxy/pods"]);
     assert!(pods.contains("\"PodList\""), "{pods}");
 }
 
-/// All that is done with a pod, while the direct path is cut; leaves it cut.
+/// All operations on a pod while the direct path is cut; leaves it cut.
 fn through_a_relay(cluster: &Cluster, kubectl: &Kubectl) {
     cluster.network.cut(WORKER, ORIGIN, true);
     let begun = wait::now();

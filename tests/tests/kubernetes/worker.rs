@@ -1,4 +1,4 @@
-//! A worker of a real cluster: kubectl and a controller manager that know nothing but
+//! A worker of a real cluster: kubectl and a controller manager that know only
 //! `https://127.0.0.1:7445`.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
@@ -25,7 +25,7 @@ const REQUESTS: usize = 1000;
 /// The address of kubectl proxy.
 const PROXY: &str = "http://127.0.0.1:8001";
 
-/// Makes [`OBJECTS`] config maps, many at once.
+/// Creates [`OBJECTS`] config maps, many at once.
 fn make_many(cluster: &Cluster) {
     cluster.kubectl_direct(1).ok(&["create", "namespace", "many"]);
     let mut all = String::new();
@@ -48,7 +48,7 @@ fn make_many(cluster: &Cluster) {
     assert!(status.expect("curl can be run").success(), "not every object was made");
 }
 
-/// A large list is the same bytes through the mesh as straight from the apiserver.
+/// A large list has the same bytes through the mesh as directly from the apiserver.
 fn large_list(cluster: &Cluster) {
     make_many(cluster);
     let (kubectl, direct) = (cluster.kubectl(WORKER), cluster.kubectl_direct(1));
@@ -68,7 +68,7 @@ fn large_list(cluster: &Cluster) {
     println!("{count} objects, {} bytes in {:.2} s", straight.len(), through.took.as_secs_f64());
 }
 
-/// `kubectl proxy` asks over one HTTP/2 connection until the server says that it is enough.
+/// `kubectl proxy` sends requests over one HTTP/2 connection until the server sends GOAWAY.
 fn reuse_and_goaway(cluster: &mut Cluster) {
     let accepted =
         |cluster: &Cluster| cluster.metrics(WORKER).sum("meshport_sessions_accepted_total", "");

@@ -1,4 +1,4 @@
-//! Every pair of roles with each of the two in either version: sessions straight and through the
+//! Every pair of roles, each role in either version: direct sessions and sessions through the
 //! relay, rotations, revocation.
 
 use std::fs;
@@ -15,10 +15,10 @@ use serde_json::Value;
 use crate::steps::{Version, nobody_was_misread, program, verb};
 
 const SETTLE: Duration = Duration::from_secs(40);
-/// A revoked node's sessions end within this.
+/// Deadline for the end of a revoked node's sessions.
 const CUT: Duration = Duration::from_secs(5);
 
-/// The version of each role. In the four meshes of the test each two roles meet in all
+/// The version of each role. In the four meshes of the test every two roles meet in all
 /// combinations.
 #[derive(Clone, Copy, Debug)]
 struct Cast {
@@ -89,8 +89,8 @@ impl Stage {
         });
     }
 
-    /// Both ways to the origin, for node and laptop: straight, and through the relay while the
-    /// straight way is cut.
+    /// Both paths to the origin, for node and laptop: direct, and through the relay while the
+    /// direct path is cut.
     fn sessions(&self, laptop: SocketAddr) {
         let worker = self.world.at("worker").local;
         for (local, who) in [(worker, "the node"), (laptop, "the laptop")] {
@@ -112,7 +112,7 @@ impl Stage {
         });
     }
 
-    /// New secret and new key under an open session.
+    /// Rotates secret and key during an open session.
     fn rotations(&self) {
         let mut open = session(&self.world, "worker");
         self.verb("cp", self.cast.origin, &["rotate-secret", "--overlap", "1h"]);
@@ -133,7 +133,8 @@ impl Stage {
         assert!(answers(&mut open), "the session goes on under both rotations");
     }
 
-    /// A revocation that the relay's daemon spreads, made where the authority's key is.
+    /// A revocation that the relay's daemon distributes, created on the node with the authority's
+    /// key.
     fn revocation(&mut self) {
         let mut theirs = session(&self.world, "stolen");
         self.world.node_mut("stolen").process().signal("STOP");

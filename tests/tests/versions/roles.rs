@@ -1,4 +1,4 @@
-//! What nodes do for each other beside sessions, with either release on each side: renewals by an
+//! What nodes do for each other besides sessions, with either release on each side: renewals by an
 //! issuer, the way back to kubelets and services, and the call-backs of `meshport doctor`.
 
 use std::fs;
@@ -40,7 +40,7 @@ fn an_old_issuer_renews_a_new_node() {
     renews(Version::Previous, Version::Current);
 }
 
-/// The mandate is made by the other release's program than the one that uses it.
+/// One release's program creates the mandate, the other's uses it.
 fn renews(issuer: Version, node: Version) {
     let mut world = World::new();
     let origin = NodePlan::new("cp", "a").role("issuer").role(&format!("origin:{SERVICE}"));
@@ -65,7 +65,7 @@ fn renews(issuer: Version, node: Version) {
     nobody_was_misread(&mut world, &["cp", "worker"]);
 }
 
-/// Hosts with an address of a service that the nodes reach, as with kube-proxy.
+/// Hosts with a service address that the nodes reach, as with kube-proxy.
 fn hosts() -> (Namespace, Namespace) {
     netns::remove_stale();
     let (nodes, services) = (Namespace::new(), Namespace::new());
@@ -108,7 +108,7 @@ fn the_way_back_reaches_nodes_of_the_other_release() {
     }
 }
 
-/// A member whose role the other release does not know is a member for it all the same.
+/// A member whose role the other release does not know is still a member for it.
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]
 fn holders_of_later_roles_are_members_for_the_previous_release() {
@@ -125,8 +125,8 @@ fn holders_of_later_roles_are_members_for_the_previous_release() {
     nobody_was_misread(&mut world, &["cp", "vip", "gateway", "no-kubelet", "worker"]);
 }
 
-/// The doctor of the node's own release, while the member that calls back runs the other one; then
-/// the other release's. Each reports that versions differ, and nothing else.
+/// First the doctor of the node's own release, while the member that calls back runs the other
+/// release; then the other release's doctor. Each reports only that versions differ.
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]
 fn doctors_are_answered_by_the_other_release() {

@@ -39,8 +39,8 @@ pub(crate) fn verb(world: &World, node: &str, version: Version, words: &[&str]) 
     run_ok(&program(version).to_string_lossy(), &all)
 }
 
-/// Every node of either version could read everything that another one sent. Records that come
-/// before their credential are rejected in any mesh; the log reports those that cannot be read.
+/// Checks that every node of either version could read everything that other nodes sent. Records
+/// that arrive before their credential are rejected in any mesh; the log reports unreadable ones.
 #[track_caller]
 pub(crate) fn nobody_was_misread(world: &mut World, names: &[&str]) {
     const OF_MESH: [MeshCount; 3] = [
@@ -55,7 +55,7 @@ pub(crate) fn nobody_was_misread(world: &mut World, names: &[&str]) {
         Count::DroppedSwim,
         Count::RejectedCredentials,
     ];
-    // The same on the page of the release before.
+    // The same on the previous release's page.
     const EARLIER: [&str; 6] = [
         "dropped_control",
         "dropped_inner_malformed",
@@ -81,7 +81,7 @@ pub(crate) fn nobody_was_misread(world: &mut World, names: &[&str]) {
     }
 }
 
-/// Starts a node's daemon again with this version.
+/// Restarts a node's daemon with this version.
 fn restart(world: &mut World, name: &str, version: Version) {
     world.node_mut(name).process().signal("TERM");
     world.node_mut(name).process().ended(SETTLE);
@@ -89,8 +89,8 @@ fn restart(world: &mut World, name: &str, version: Version) {
     world.start(name);
 }
 
-/// Waits until a node of the current release sees this many members of it, and this many that do
-/// not announce their version, like the previous release.
+/// Waits until a node of the current release sees this many members of that release, and this many
+/// that do not announce their version, like the previous release.
 fn counts_releases(world: &World, name: &str, current: u64, silent: u64) {
     let what = format!("{name} sees {current} upgraded members and {silent} others");
     wait::until(&what, SETTLE, || {
@@ -102,7 +102,7 @@ fn counts_releases(world: &World, name: &str, current: u64, silent: u64) {
     });
 }
 
-/// Each program says which release it is, so that an operator can tell them apart.
+/// Each program reports its release, so that an operator can distinguish them.
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]
 fn each_release_has_its_own_version() {
@@ -116,8 +116,8 @@ fn each_release_has_its_own_version() {
     }
 }
 
-/// As an operator does it: first the nodes that only use services, then the origins, and all the
-/// way back, as after a failed upgrade.
+/// As an operator does it: first the nodes that only use services, then the origins; then a
+/// complete rollback, as after a failed upgrade.
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]
 fn a_mesh_is_upgraded_node_by_node_and_back() {
@@ -147,7 +147,7 @@ fn a_mesh_is_upgraded_node_by_node_and_back() {
     nobody_was_misread(&mut world, &names);
 }
 
-/// A program asks a daemon of the other version, both ways.
+/// A program queries a daemon of the other version, in both directions.
 #[test]
 #[ignore = "needs the previous release: tests/run versions"]
 fn queries_are_understood_across_versions() {

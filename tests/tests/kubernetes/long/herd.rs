@@ -18,7 +18,7 @@ const AT_ONCE: [u32; 3] = [100, 200, 300];
 const LEAST_HERD: usize = 40;
 /// Wait before the effect of a burst is checked: a route may move within ten seconds.
 const LOOK: Duration = Duration::from_secs(12);
-/// The local port of meshport, as `ss` filters have it.
+/// The local port of meshport, as an `ss` filter.
 const TO_MESHPORT: &str = "dport = :7445";
 
 /// Values that must not change: the worker's route, and the number of sessions that the daemon
@@ -48,7 +48,7 @@ fn dial(cluster: &Cluster, at_once: u32) -> usize {
     String::from_utf8_lossy(&said).lines().filter(|it| *it == "200").count()
 }
 
-/// The local ports of a process' connections to meshport, as the filter of `ss`.
+/// The local ports of a process's connections to meshport, as an `ss` filter.
 fn connections(cluster: &mut Cluster, name: &str) -> Vec<String> {
     let id = format!("pid={},", cluster.process(name).id());
     let mut ss = cluster.host(WORKER).command("ss");
@@ -59,7 +59,7 @@ fn connections(cluster: &mut Cluster, name: &str) -> Vec<String> {
     local.filter_map(|it| Some(format!("sport = :{}", it.rsplit_once(':')?.1))).collect()
 }
 
-/// Breaks all connections of the controllers at once; they come back as one herd.
+/// Breaks all connections of the controllers at once; they reconnect as one herd.
 fn break_controllers(cluster: &mut Cluster) -> usize {
     let all = connections(cluster, "controllers");
     let filter = format!("{TO_MESHPORT} and ( {} )", all.join(" or "));

@@ -7,16 +7,16 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
-/// How long paths are gone.
+/// How long paths are cut.
 const FLAP: Duration = Duration::from_secs(2);
 /// How long the route may take to return after that: a dead path is probed once a second, a gain
-/// must last for another, and a machine may be busy.
+/// must last another second, and the machine may be busy.
 const MAX_HOME: Duration = Duration::from_secs(4);
-/// Quiet time before a flap: a recently flapping origin is used again later.
+/// Quiet time before a flap: an origin that flapped recently is used again only later.
 const CALM: Duration = Duration::from_secs(61);
 /// Watches of each client library.
 const WATCHES: usize = 10;
-/// How long sessions may take home, half of them in ten seconds.
+/// How long sessions may take to move back, half of them every ten seconds.
 const HOMECOMING: Duration = Duration::from_secs(120);
 
 /// A flapping link, and how it is cut and restored.
@@ -71,7 +71,7 @@ fn after_a_flap_the_nearest_is_used_again_at_once() {
     }
 }
 
-/// The lines of a log that are about connections, without times and names of objects, counted.
+/// Counts the log lines about connections, without times and object names.
 fn print_kinds(client: &str, lines: &[String]) {
     let mut kinds = std::collections::BTreeMap::<String, usize>::new();
     for line in lines {
@@ -146,7 +146,7 @@ fn what_clients_say_when_their_sessions_go_home() {
             let Some(watchers) = watchers else { continue };
             println!("{client}: silence {:.1} s", silence(watchers).as_secs_f64());
             let said = watchers.problems();
-            // `watch 7: ` and what follows.
+            // `watch 7: ` and the rest of the line.
             let said = said.iter().map(|it| match it.split_once(": ") {
                 Some((watch, said)) if watch.starts_with("watch ") => said.to_owned(),
                 _ => it.clone(),

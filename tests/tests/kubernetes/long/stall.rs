@@ -13,10 +13,10 @@ use crate::routes::{Route, restart_haproxy};
 
 /// Length of the stall.
 const STALL: Duration = Duration::from_secs(30);
-/// In each round the first member stalls this often; it leads every second time.
+/// How often the first member stalls in each round; every second time it is the leader.
 const STALLS: [bool; 4] = [false, true, false, true];
-/// Calls during the stall, with the share of writes: more would be a load in themselves. Directly
-/// to the stalled member there are fewer, since nearly all of them hang until their timeout.
+/// Calls during the stall, with the share of writes: more calls would be a load in themselves.
+/// Fewer go directly to the stalled member, since nearly all of those hang until they time out.
 const CALLS: u32 = 75;
 const CALLS_STRAIGHT: u32 = 15;
 const WRITES: u32 = 10;

@@ -17,10 +17,10 @@ use super::{ADDRESS, Lan, NAME, PORT};
 
 const PAGE: &str = "kubeadm.md";
 const TITLE: &str = "With a virtual address";
-/// How long all commands of a machine may take, among them the start of an apiserver.
+/// How long all commands of a machine may take, including the start of an apiserver.
 const LIMIT: Duration = Duration::from_secs(150);
-/// kubeadm as far as the endpoint is concerned: `init` has the apiserver started and waits for it
-/// at the endpoint of its configuration, `join` needs the cluster there before it does.
+/// A stand-in for kubeadm's use of the endpoint: `init` has the apiserver started and waits for it
+/// at the endpoint in its configuration, `join` first needs the cluster there.
 const KUBEADM: &str = "verb=$1
 eval \"file=\\${$#}\"
 endpoint=$(sed -n 's/^ *\\(controlPlane\\|apiServer\\)Endpoint: \"\\(.*\\)\"/\\2/p' \"$file\")
@@ -34,7 +34,7 @@ answers \"$endpoint\"
 echo \"kubeadm $verb: $endpoint answers\"
 ";
 
-/// A machine of one of the cluster's hosts, with all programs that the page's commands call.
+/// A machine on one of the cluster's hosts, with all programs that the page's commands call.
 fn boot(cluster: &Cluster, at: usize) -> Machine {
     let name = cluster.node_name(at);
     let machine = Machine::boot(&name, cluster.host(at).namespace(), &cluster.path(&name));
@@ -59,7 +59,7 @@ fn boot(cluster: &Cluster, at: usize) -> Machine {
 /// The name server of every machine.
 const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 
-/// Answers every question for an IPv4 address with the virtual address, on a host.
+/// On a host, answers every query for an IPv4 address with the virtual address.
 fn serve_names(host: &Namespace) {
     let socket = host.inside(|| UdpSocket::bind((DNS, 53)).expect("the port is free"));
     let address: Ipv4Addr = ADDRESS.parse().expect("an address");
@@ -67,13 +67,13 @@ fn serve_names(host: &Namespace) {
         let mut buffer = [0; 512];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
             let answer = resolve(&buffer[..length], address);
-            // Who asked may have ended.
+            // The client may have ended.
             let _ = answer.map(|answer| socket.send_to(&answer, from));
         }
     });
 }
 
-/// The answer to a question of RFC 1035.
+/// The answer to a query of RFC 1035.
 fn resolve(question: &[u8], address: Ipv4Addr) -> Option<Vec<u8>> {
     /// Length of the header; the name follows.
     const HEADER: usize = 12;
@@ -82,18 +82,18 @@ fn resolve(question: &[u8], address: Ipv4Addr) -> Option<Vec<u8>> {
     let end = HEADER + name + 4;
     let is_v4 = question.get(HEADER + name..HEADER + name + 2)? == A;
     let mut answer = question.get(..2)?.to_vec();
-    // A response without error, one question, and one answer or none.
+    // A response without error, one question, one answer or none.
     answer.extend([0x85, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0]);
     answer.extend(question.get(HEADER..end)?);
     if is_v4 {
-        // The name in the question, an address, for a second.
+        // The name from the question, an address, a TTL of one second.
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]);
         answer.extend(address.octets());
     }
     Some(answer)
 }
 
-/// What the page has done on another control-plane node.
+/// The page's steps for another control-plane node.
 fn commands_of_another(first: &str, joins: &str) -> String {
     let mut commands = String::new();
     let joins = manual::on("the new node", joins);
@@ -117,7 +117,7 @@ fn peers(host: &Namespace) -> Vec<String> {
     listed.lines().filter_map(peer).collect()
 }
 
-/// Waits until the kubelet of the worker has renewed its lease once more.
+/// Waits until the worker's kubelet has renewed its lease again.
 fn lives(kubectl: &Kubectl) {
     let lease = ["-n", "kube-node-lease", "get", "lease", "worker", "-o"];
     let renewed = || {
@@ -130,7 +130,7 @@ fn lives(kubectl: &Kubectl) {
     });
 }
 
-/// Waits until a client that knows the address alone is answered by an apiserver.
+/// Waits until an apiserver answers a client that knows only the address.
 fn answers(lan: &Lan) {
     let authority = lan.cluster.pki.text("ca.crt");
     let url = format!("https://{ADDRESS}:{PORT}/readyz");
@@ -164,7 +164,7 @@ fn the_pages_commands_make_a_cluster_whose_endpoint_is_the_address() {
     tell("the first node, from its first command to an answer at the address");
     one.run(&manual::on("the first node", joins), LIMIT);
 
-    // A worker without meshport, by the address.
+    // A worker without meshport uses the address.
     let worker = boot(cluster, WORKER);
     worker.run("systemctl enable --now kubelet", LIMIT);
     let kubectl = cluster.kubectl_direct(1);
@@ -185,7 +185,7 @@ fn the_pages_commands_make_a_cluster_whose_endpoint_is_the_address() {
 
     tell("the second control-plane node");
 
-    // The worker moves to its own address.
+    // The worker switches to its local address.
     std::fs::copy(one.path("worker.invite"), worker.path("worker.invite")).expect("it was made");
     worker.run(moves, LIMIT);
     lives(&kubectl);
@@ -197,7 +197,7 @@ fn the_pages_commands_make_a_cluster_whose_endpoint_is_the_address() {
 
     tell("the worker at its own address, with one renewal of its lease");
 
-    // The first node is permanently gone: the second has the address, and the kubelet continues.
+    // The first node is permanently lost: the second has the address, and the kubelet continues.
     drop(one);
     answers(&lan);
     tell("the first node gone, an answer at the address");
