@@ -31,8 +31,8 @@ use tempfile::TempDir;
 /// The port for control messages inside the mesh; the credential is the first of them.
 const CONTROL_PORT: u16 = 7400;
 const GOSSIP_PORT: u16 = 7402;
-/// Metrics of handshakes that the daemon started, that it answered, and that it started early, with
-/// the reason.
+/// Counters of handshakes that the daemon started, that it answered, and the reason to start one
+/// early.
 const HANDSHAKES: [MeshCount; 3] = [
     MeshCount::HandshakesCompleted,
     MeshCount::InitiationsAccepted,
