@@ -20,7 +20,7 @@ const OWN: [&str; 3] = ["/etc", "/var/lib", "/run"];
 const SYSTEMCTL: &str = "[ \"$1\" != daemon-reload ] || exit 0
 eval \"exec start-\\${$#}\"
 ";
-/// What the unit does, until the daemon answers.
+/// The steps of the unit until the daemon answers.
 const START_MESHPORT: &str = "setsid meshport run >>$LAB/daemon.log 2>&1 &
 while ! meshport status >/dev/null 2>&1; do sleep 0.1; done
 ";

@@ -52,7 +52,7 @@ pub struct Plan {
     pub per_second: u32,
 }
 
-/// What the clients have observed.
+/// The clients' observations.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SessionsSeen {
     /// Connections started, including those of watches.
@@ -120,7 +120,7 @@ impl Sessions {
         wait::until("all watches are open", limit, is_open);
     }
 
-    /// What they have observed so far.
+    /// Their observations so far.
     pub fn seen(&self) -> SessionsSeen {
         self.load.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

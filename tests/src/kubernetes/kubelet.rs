@@ -22,7 +22,7 @@ const APPLETS: [&str; 9] = ["sh", "cat", "cp", "dd", "head", "seq", "sha256sum",
 /// How long a node's containers may take to end after it.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a node leaves on the machine: its folder, and the control groups of its containers. Removed
+/// A node's leftovers on the machine: its folder, and the control groups of its containers. Removed
 /// on drop, after its processes have ended.
 #[derive(Debug)]
 pub(super) struct Remains {

@@ -175,7 +175,7 @@ impl Lan {
     }
 }
 
-/// What happens to the holder.
+/// A fault of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     ApiserverKilled,

@@ -1,4 +1,4 @@
-//! What nodes do for each other besides sessions, with either release on each side: renewals by an
+//! Services between nodes other than sessions, with either release on each side: renewals by an
 //! issuer, the way back to kubelets and services, and the call-backs of `meshport doctor`.
 
 use std::fs;
