@@ -1,6 +1,6 @@
 //! Every input of the corpus is passed to its target: output of real encoders, and inputs that once
-//! broke something; then damaged copies of them, others in each run. A target is one test, so that a
-//! failure names it. `MESHPORT_FUZZ_SEED=7` repeats the damage of a run that printed 7.
+//! broke something; then damaged copies of them, different ones in each run. A target is one test,
+//! so that a failure names it. `MESHPORT_FUZZ_SEED=7` repeats the damage of a run that printed 7.
 
 use std::fs;
 use std::path::PathBuf;

@@ -172,3 +172,27 @@ proptest! {
         prop_assert_eq!(period.to_string().parse(), Ok(period));
     }
 }
+
+/// A number that its field cannot hold is a panic when a file has it.
+fn bounds_fit<T: Default>(keys: &[schema::Key<T>]) {
+    for key in keys {
+        if let schema::Kind::Integer { min, max, get, set, .. } = key.kind {
+            for bound in [min, max] {
+                let mut table = T::default();
+                set(&mut table, bound);
+                assert_eq!(get(&table), bound, "{}", key.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bounds_of_numbers_fit_their_fields() {
+    bounds_fit(tables::MESH);
+    bounds_fit(tables::DISCOVERY);
+    bounds_fit(tables::SERVICE);
+    bounds_fit(tables::HEALTH);
+    bounds_fit(events::KEYS);
+    bounds_fit(wayback::EGRESS);
+    bounds_fit(wayback::KUBELET);
+}
