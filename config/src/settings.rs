@@ -262,7 +262,8 @@ impl Defaults {
 }
 
 impl ServiceSettings {
-    /// The settings of a service of this name whose table is empty.
+    /// The settings of a service of this name whose table is empty. kube-apiserver listens on
+    /// `127.0.0.1:7445` and `[::1]:7445` and is probed as `kubernetes`.
     pub fn defaults(service: &ServiceName) -> Self {
         let mut settings = Self::default();
         if service.as_str() == ServiceName::KUBE_APISERVER {

@@ -1,5 +1,5 @@
-//! Invalid handshake initiations that cost the receiver work: at a steady rate, or in a burst ahead
-//! of a valid one.
+//! Handshake initiations that cost the receiver work and lead to no session: at a steady rate, or
+//! in a burst ahead of one that does.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -207,8 +207,8 @@ table! {
          session; the first answer wins.";
     hedge_min: Duration = Duration::from_millis(100),
         "hedge-min" is period!(Duration::from_millis(10), Duration::from_secs(10)),
-        "The shortest delay before the next origin is tried in parallel. The actual delay depends \
-         on the path's latency and its deviation.";
+        "The shortest delay before the next origin is tried in parallel; less than 100ms has no \
+         effect. The actual delay depends on the path's latency and its deviation.";
     hedge_max: Duration = Duration::from_millis(500),
         "hedge-max" is period!(Duration::from_millis(10), Duration::from_secs(10)),
         "The longest delay before the next origin is tried in parallel.";

@@ -61,7 +61,7 @@ pub struct StandInConfig {
     pub listen: SocketAddr,
     /// Certificate and key; [`Leaf::name`] is what `/whoami` answers.
     pub leaf: Leaf,
-    /// If set, client certificates of this authority (PEM) are requested and verified.
+    /// If set, client certificates of this authority (PEM) are requested, and verified if sent.
     pub client_ca: Option<String>,
     /// Time between two lines of `/watch`.
     pub watch_interval: Duration,

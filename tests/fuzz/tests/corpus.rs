@@ -3,7 +3,7 @@
 //! so that a failure names it. `MESHPORT_FUZZ_SEED=7` repeats the damage of a run that printed 7.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use meshport_fuzz::{TARGETS, seeds};
 use rand::rngs::StdRng;
@@ -13,9 +13,9 @@ use rand_core::{OsRng, RngCore as _};
 /// Damaged inputs per target, except for those that simulate.
 const DAMAGED: usize = 2_000;
 /// The same for targets that need some milliseconds per input or more.
-const DAMAGED_SLOW: usize = 50;
-const SLOW: [&str; 3] = ["admin", "discovery", "state"];
-/// The most bytes of random input, above the largest datagram that is expected.
+const DAMAGED_SLOW: usize = 200;
+const SLOW: [&str; 4] = ["admin", "discovery", "outer", "state"];
+/// The most bytes of random input.
 const MAX_RANDOM_BYTES: usize = 2_000;
 
 fn folder(name: &str) -> PathBuf {
@@ -25,10 +25,12 @@ fn folder(name: &str) -> PathBuf {
 #[expect(clippy::print_stdout, reason = "the last name before a failure is the input that fails")]
 fn replay(name: &str) {
     let (_, _, run) = TARGETS.iter().find(|target| target.0 == name).expect("a target");
-    let mut inputs = Vec::new();
     let listed = fs::read_dir(folder(name)).expect("every target has a corpus");
-    for entry in listed {
-        let path = entry.expect("a file").path();
+    let mut paths: Vec<PathBuf> = listed.map(|it| it.expect("a file").path()).collect();
+    // A seed means the same damage on every file system.
+    paths.sort();
+    let mut inputs = Vec::new();
+    for path in paths {
         println!("{}", path.display());
         let input = fs::read(&path).expect("it is readable");
         run(&input);
@@ -45,7 +47,25 @@ fn replay(name: &str) {
     let mut rng = StdRng::seed_from_u64(seed);
     for round in 1..=rounds {
         println!("damaged input {round} of MESHPORT_FUZZ_SEED={seed}");
-        run(&damaged(&inputs, &mut rng));
+        let input = Kept { name, bytes: damaged(&inputs, &mut rng) };
+        run(&input.bytes);
+    }
+}
+
+/// An input that is written to a file if it breaks its target.
+struct Kept<'a> {
+    name: &'a str,
+    bytes: Vec<u8>,
+}
+
+impl Drop for Kept<'_> {
+    #[expect(clippy::print_stdout, reason = "where the input that fails is")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("broke-{}", self.name));
+            let written = fs::write(&file, &self.bytes);
+            println!("the input is in {} ({written:?})", file.display());
+        }
     }
 }
 

@@ -31,8 +31,8 @@ use tempfile::TempDir;
 /// The port for control messages inside the mesh; the credential is the first of them.
 const CONTROL_PORT: u16 = 7400;
 const GOSSIP_PORT: u16 = 7402;
-/// Counters of handshakes that the daemon started, that it answered, and the reason to start one
-/// early.
+/// Counters of handshakes that the daemon started, that it answered, and that it started early
+/// because the peer was silent.
 const HANDSHAKES: [MeshCount; 3] = [
     MeshCount::HandshakesCompleted,
     MeshCount::InitiationsAccepted,
@@ -62,7 +62,7 @@ const TRIES: usize = 8;
 /// How long only one side sends, to outlast that rekey, and how often it sends.
 const REKEY_TALK: Duration = Duration::from_secs(130);
 const TALK_EVERY: Duration = Duration::from_secs(1);
-/// Within this time the daemon requests nothing from a peer that it has never heard as a member;
+/// Between these times the daemon requests nothing from a peer that it has never heard as a member;
 /// with a new session it presents its credential again.
 const ONE_WAY: [Duration; 2] = [Duration::from_secs(65), Duration::from_secs(105)];
 /// Destination of wireguard-go's traffic then: the daemon does not answer there.

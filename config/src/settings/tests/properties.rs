@@ -174,11 +174,11 @@ proptest! {
 }
 
 /// A number that its field cannot hold is a panic when a file has it.
-fn bounds_fit<T: Default>(keys: &[schema::Key<T>]) {
+fn bounds_fit<T>(keys: &[schema::Key<T>], new: impl Fn() -> T) {
     for key in keys {
         if let schema::Kind::Integer { min, max, get, set, .. } = key.kind {
             for bound in [min, max] {
-                let mut table = T::default();
+                let mut table = new();
                 set(&mut table, bound);
                 assert_eq!(get(&table), bound, "{}", key.name);
             }
@@ -188,11 +188,14 @@ fn bounds_fit<T: Default>(keys: &[schema::Key<T>]) {
 
 #[test]
 fn the_bounds_of_numbers_fit_their_fields() {
-    bounds_fit(tables::MESH);
-    bounds_fit(tables::DISCOVERY);
-    bounds_fit(tables::SERVICE);
-    bounds_fit(tables::HEALTH);
-    bounds_fit(events::KEYS);
-    bounds_fit(wayback::EGRESS);
-    bounds_fit(wayback::KUBELET);
+    bounds_fit(tables::MESH, Default::default);
+    bounds_fit(tables::DISCOVERY, Default::default);
+    bounds_fit(tables::SERVICE, Default::default);
+    bounds_fit(tables::HEALTH, Default::default);
+    bounds_fit(events::KEYS, Default::default);
+    bounds_fit(wayback::EGRESS, Default::default);
+    bounds_fit(wayback::KUBELET, Default::default);
+    bounds_fit(super::super::virtual_address::KEYS, super::super::virtual_address::Draft::new);
+    let named = || expose::Named { name: None, settings: ExposeSettings::default() };
+    bounds_fit(expose::KEYS, named);
 }

@@ -221,7 +221,7 @@ impl Leaf {
         Ok((chain, key))
     }
 
-    /// Requests client certificates of `client_ca` (PEM), and verifies the one that is sent.
+    /// Requests client certificates of `client_ca` (PEM), and verifies one that is sent.
     pub(super) fn server_config(&self, client_ca: Option<&str>) -> Result<ServerConfig, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -32,7 +32,7 @@ pub enum TlsSource {
         key: PathBuf,
     },
     /// A new certificate by the authority of this folder, see [`Authority::in_folder`]. Client
-    /// certificates of that authority are requested and verified.
+    /// certificates of that authority are requested, and verified if sent.
     Folder(PathBuf),
 }
 

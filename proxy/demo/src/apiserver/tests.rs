@@ -3,6 +3,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use hyper::StatusCode;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::client::{Client, ClientError, Stage};
@@ -66,6 +67,39 @@ async fn it_answers_what_clients_and_probes_ask() {
     assert_eq!(client.whoami().await.unwrap().origin, "fra");
     world.stand_in.set_ready(true);
     assert_eq!(client.get("/readyz").await.unwrap().status, StatusCode::OK);
+}
+
+/// What a client with this certificate is answered.
+async fn answer_to(world: &World, leaf: &Leaf) -> io::Result<String> {
+    let (chain, key) = leaf.to_rustls().unwrap();
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .unwrap()
+    .with_root_certificates(authority::roots(world.authority.certificate_pem()).unwrap())
+    .with_client_auth_cert(chain, key)
+    .unwrap();
+    let tcp = TcpStream::connect(world.stand_in.addr()).await?;
+    let name = "kubernetes".try_into().unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(name, tcp).await?;
+    stream.write_all(b"GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn client_certificates_of_its_authority_are_verified() {
+    let authority = Authority::generate().unwrap();
+    let trusted = authority.certificate_pem().to_owned();
+    let world = start("fra", |config| config.client_ca = Some(trusted));
+    let own = authority.issue_client("worker").unwrap();
+    assert!(answer_to(&world, &own).await.unwrap().starts_with("HTTP/1.1 200"));
+    let foreign = Authority::generate().unwrap().issue_client("worker").unwrap();
+    answer_to(&world, &foreign).await.unwrap_err();
+    assert_eq!(world.client().whoami().await.unwrap().origin, "fra");
 }
 
 #[tokio::test]
