@@ -20,6 +20,7 @@ use meshport_config::ServiceSettings;
 use meshport_discovery::OriginState;
 
 use super::evidence::{Attempted, Verdict};
+use super::policy::{self, Fate};
 use super::route::{Candidate, Line, Route, Standing};
 
 use self::attempts::Attempts;
@@ -113,6 +114,12 @@ pub trait SearchContext {
     fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T;
 }
 
+/// Whether a session with this candidate could not begin, or would soon be reset.
+fn is_lost(candidate: &Candidate, route: &Route) -> bool {
+    let fate = policy::fate(&candidate.origin, route);
+    candidate.standing == Standing::Down || matches!(fate, Fate::Reset { forgives: false, .. })
+}
+
 /// A search. See the module's doc.
 #[derive(Debug)]
 pub struct Connect {
@@ -144,9 +151,9 @@ impl Connect {
         }
     }
 
-    /// Handles a new order of the candidates. Attempts on lines that went down since they began end
-    /// if the order has anything better; those on lines that were already down stay, as they were
-    /// started for lack of better ones.
+    /// Handles a new order of the candidates. Attempts on lines that went down since they began, or
+    /// whose sessions are reset even if they answer, end if the order has anything better; those on
+    /// lines that were no better at the start stay, as they were started for lack of better ones.
     pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
         self.route = route;
         self.unusable_since = match self.unusable_since {
@@ -154,10 +161,10 @@ impl Connect {
             known => known.or(Some(now)),
         };
         if self.route.is_usable() {
-            self.attempts.cancel_lost(|line| {
-                let mut known = self.route.candidates.iter();
-                let known = known.find(|it| it.origin.line == line);
-                known.is_none_or(|it| it.standing == Standing::Down)
+            let route = &self.route;
+            self.attempts.cancel_lost(|begun| {
+                let now = route.candidates.iter().find(|it| it.origin.line == begun.origin.line);
+                !is_lost(begun, route) && now.is_none_or(|it| is_lost(it, route))
             });
         }
         self.rounds.handle_route(now);

@@ -37,7 +37,7 @@ struct Lab {
 /// elsewhere.
 fn lab() -> Lab {
     let mut world = World::new();
-    world.distance("a", "b", Duration::from_millis(5));
+    world.distance("a", "b", Duration::from_millis(30));
     for (name, site) in [("cp-a", "a"), ("cp-b", "b")] {
         let address = world.apiserver(name);
         world.node(&NodePlan::new(name, site).origin(address).settings(SETTINGS));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{ConnectConfig, Kind, MAX_RACING};
 use crate::evidence::{Attempted, Verdict};
 use crate::patience::Patience;
-use crate::route::{Candidate, Line, Standing};
+use crate::route::Candidate;
 
 /// A timer that fires this late shows that this process is starved: the answer may be waiting
 /// unread.
@@ -104,12 +104,10 @@ impl Attempts {
         id
     }
 
-    /// Gives up those whose line has gone down since they began.
-    pub(super) fn cancel_lost(&mut self, is_down: impl Fn(Line) -> bool) {
-        let is_lost = |it: &Attempt| {
-            it.candidate.standing < Standing::Down && is_down(it.candidate.origin.line)
-        };
-        let lost: Vec<Attempt> = self.running.extract_if(.., |it| is_lost(it)).collect();
+    /// Gives up those whose candidate, as it was when they began, is lost now.
+    pub(super) fn cancel_lost(&mut self, is_lost: impl Fn(&Candidate) -> bool) {
+        let lost = self.running.extract_if(.., |it| is_lost(&it.candidate));
+        let lost: Vec<Attempt> = lost.collect();
         self.vacancy |= !lost.is_empty();
         self.cancels.extend(lost.iter().map(|it| it.id));
     }

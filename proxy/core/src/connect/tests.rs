@@ -11,6 +11,8 @@ use super::*;
 use crate::route::tests::origin;
 use crate::route::{OriginView, PathView, Policy, Preference, choose};
 
+const UP: PathView = PathView::Up(Duration::from_millis(1));
+
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -354,6 +356,27 @@ fn a_new_route_ends_the_wait_and_the_attempts_on_dead_lines() {
     bench.connect.handle_route(Arc::new(dead), bench.now);
     assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: false }));
     assert_eq!(bench.started(), Some((1, 2)));
+}
+
+/// The session would be reset although its origin answers, and its client would have tried twice.
+#[test]
+fn attempts_on_a_line_whose_sessions_are_reset_end() {
+    let lossy = OriginView { loss_percent: 60, ..origin(1, OriginState::Ready, UP) };
+    let stalled = origin(1, OriginState::Stalled, UP);
+    for (near, others, is_left) in [
+        (&lossy, vec![origin(2, OriginState::Ready, UP)], true),
+        (&lossy, vec![origin(2, OriginState::Unready, UP)], false),
+        (&stalled, vec![origin(2, OriginState::Ready, UP)], true),
+    ] {
+        let mut bench = Bench::new(config(), &[1]);
+        assert_eq!(bench.started(), Some((0, 1)));
+        let origins = [vec![near.clone()], others].concat();
+        let (route, _) = choose(origins, &Policy::Spread, &Preference::default(), bench.now);
+        bench.connect.handle_route(Arc::new(route), bench.now);
+        let cancelled = Some(Action::Cancel { id: 0, overdue: false });
+        assert_eq!(bench.poll() == cancelled, is_left, "{near:?}");
+        assert_eq!(bench.started(), is_left.then_some((1, 2)), "{near:?}");
+    }
 }
 
 #[test]
