@@ -152,7 +152,8 @@ async fn a_flood_of_streams_leaves_room_for_others() {
         held.push(stream);
     }
     let header = Header::direct(service(), HEADER_TIMEOUT).encode();
-    let served = timeout(Duration::from_secs(3), answer(&other, node, header)).await;
+    // Before the first ones are given up.
+    let served = timeout(HEADER_TIMEOUT * 9 / 10, answer(&other, node, header)).await;
     assert_eq!(served.expect("another peer waits"), Some(Answer::Connected));
     for mut stream in held {
         let mut chunk = [Bytes::new()];
@@ -513,7 +514,7 @@ async fn a_carried_session_ends_when_its_node_is_revoked_at_the_origin_alone() {
     at_origin.set_revocations(&all);
     know.send_replace(all);
     let mut chunk = [Bytes::new()];
-    let within = Duration::from_secs(1);
+    let within = Duration::from_secs(20);
     let end = timeout(within, stream.recv.read_chunks(&mut chunk)).await;
     assert!(matches!(end, Ok(Err(MeshError::Reset(_)))), "{end:?}");
     timeout(within, async {
