@@ -1,8 +1,8 @@
 //! A client that sends requests repeatedly, as a controller does, and records every answer.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ pub struct Request {
 pub struct Load {
     stop: Arc<AtomicBool>,
     ended: Arc<AtomicUsize>,
+    /// Held by each request from start to end.
+    under_way: Arc<RwLock<()>>,
     thread: Option<JoinHandle<Vec<Request>>>,
 }
 
@@ -33,13 +35,16 @@ impl Load {
     pub fn start(curl: &Curl, local: SocketAddr, path: &str, interval: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let ended = Arc::new(AtomicUsize::new(0));
+        let under_way = Arc::new(RwLock::new(()));
         let (stopping, counting) = (Arc::clone(&stop), Arc::clone(&ended));
+        let lock = Arc::clone(&under_way);
         let (curl, path) = (curl.clone(), path.to_owned());
         let thread = thread::spawn(move || {
             let mut requests = Vec::new();
             let mut next = wait::now();
             while !stopping.load(Ordering::Relaxed) {
                 wait::pace(&mut next, interval);
+                let _open = lock.read();
                 let at = wait::now();
                 let outcome = curl.get(local, &path);
                 requests.push(Request { at, took: at.elapsed(), outcome });
@@ -47,12 +52,18 @@ impl Load {
             }
             requests
         });
-        Self { stop, ended, thread: Some(thread) }
+        Self { stop, ended, under_way, thread: Some(thread) }
     }
 
     /// Number of requests that have ended, successful or not.
     pub fn ended(&self) -> usize {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the request in progress; none begins while the result exists. A request that is
+    /// half answered when its apiserver dies is lost, with or without meshport.
+    pub fn pause(&self) -> RwLockWriteGuard<'_, ()> {
+        self.under_way.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `count` more requests have ended.

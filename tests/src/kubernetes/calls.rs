@@ -2,7 +2,7 @@
 //! regardless of how long each takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,8 @@ impl Volley {
 pub struct Calls {
     stop: Arc<AtomicBool>,
     done: Arc<Mutex<Vec<Call>>>,
+    /// Held by each call from start to end.
+    under_way: Arc<RwLock<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -55,7 +57,9 @@ impl Calls {
     pub fn start(kubectl: &Kubectl, name: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(Mutex::new(Vec::new()));
+        let under_way = Arc::new(RwLock::new(()));
         let (stopping, doing) = (Arc::clone(&stop), Arc::clone(&done));
+        let lock = Arc::clone(&under_way);
         let (kubectl, name) = (kubectl.clone(), name.to_owned());
         let thread = thread::spawn(move || {
             let (mut next, newest) = (wait::now(), kubectl.newest());
@@ -64,6 +68,7 @@ impl Calls {
                     return;
                 }
                 wait::pace(&mut next, INTERVAL);
+                let _open = lock.read();
                 let object = format!("{name}-{number}");
                 // A read and a write of one version, then of the other.
                 let kubectl = if number % 4 < 2 { &kubectl } else { &newest };
@@ -76,7 +81,13 @@ impl Calls {
                 doing.lock().unwrap_or_else(PoisonError::into_inner).push(call);
             }
         });
-        Self { stop, done, thread: Some(thread) }
+        Self { stop, done, under_way, thread: Some(thread) }
+    }
+
+    /// Waits for the call in progress; none begins while the result exists. A call that is half
+    /// answered when its apiserver dies is lost, with or without meshport.
+    pub fn pause(&self) -> RwLockWriteGuard<'_, ()> {
+        self.under_way.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a call that started after `at` has ended.

@@ -34,7 +34,9 @@ fn the_outside_serves_while_the_mesh_cannot() {
     let load = Load::start(&world.curl(), world.at("worker-a").local, "/version", INTERVAL);
     load.goes_on(REQUESTS, SETTLE);
 
+    let paused = load.pause();
     world.kill_apiserver("cp-b");
+    drop(paused);
     world.chooses("worker-a", &outside.to_string(), SETTLE);
     serves(&world, "outside");
     println!("{}", world.at("worker-a").explain(&[]));

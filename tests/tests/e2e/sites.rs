@@ -30,7 +30,7 @@ const NEAREST: [(&str, &str); 5] = [
 
 fn three_sites() -> World {
     let mut world = World::new();
-    world.distance("fra", "ams", Duration::from_millis(10));
+    world.distance("fra", "ams", Duration::from_millis(40));
     world.distance("fra", "sin", Duration::from_millis(90));
     world.distance("ams", "sin", Duration::from_millis(100));
     for site in ["fra", "ams", "sin"] {
@@ -74,11 +74,10 @@ fn go_on(loads: &[(String, Load)]) {
     }
 }
 
-/// Waits until a request of this node has just ended: an answer in progress is lost with its
-/// sender.
-fn between_two_requests(loads: &[(String, Load)], node: &str) {
-    let (_, load) = loads.iter().find(|(name, _)| name == node).expect("it asks");
-    load.goes_on(1, PHASE);
+/// Does this while no request is in progress: an answer in progress is lost with its sender.
+fn between_two_requests(loads: &[(String, Load)], work: impl FnOnce()) {
+    let _none: Vec<_> = loads.iter().map(|(_, load)| load.pause()).collect();
+    work();
 }
 
 fn no_request_failed(node: &str, requests: &[Request]) {
@@ -105,7 +104,7 @@ fn no_request_fails_while_the_nearest_dies_and_returns() {
         ["cp-fra", "cp-ams", "cp-sin", "worker-fra", "worker-ams"].into_iter().map(start).collect();
     go_on(&loads);
 
-    world.kill_apiserver("cp-fra");
+    between_two_requests(&loads, || world.kill_apiserver("cp-fra"));
     serves(&world, "worker-fra", "cp-ams");
     serves(&world, "cp-fra", "cp-ams");
     go_on(&loads);
@@ -117,8 +116,7 @@ fn no_request_fails_while_the_nearest_dies_and_returns() {
     // A node whose daemon is killed has no local address, so its own client must stop before.
     let (node, own) = loads.remove(0);
     no_request_failed(&node, &own.finish());
-    between_two_requests(&loads, "worker-fra");
-    world.kill("cp-fra");
+    between_two_requests(&loads, || world.kill("cp-fra"));
     serves(&world, "worker-fra", "cp-ams");
     go_on(&loads);
     world.start("cp-fra");

@@ -90,7 +90,9 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
     // is ready again.
     let calls = Calls::start(&cluster.kubectl(WORKER), "worker");
     let own = Calls::start(&kubectl, "own");
+    let paused = calls.pause();
     cluster.kill_apiserver(1);
+    drop(paused);
     // The others are equally far from there.
     wait::until("cp-1 chooses another", SETTLE_LIMIT, || {
         cluster.chosen(1).filter(|name| *name != origin(1))

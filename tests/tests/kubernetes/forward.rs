@@ -98,11 +98,15 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     let calls = Calls::start(&kubectl, "laptop");
     calls.pass(wait::now(), START_LIMIT);
 
+    let paused = calls.pause();
     cluster.kill_apiserver(1);
+    drop(paused);
     goes_on(&watch, "the nearest apiserver is killed");
     calls.pass(wait::now(), START_LIMIT);
     // The member that it connects to, whose apiserver is dead too.
+    let paused = calls.pause();
     cluster.kill(&origin(1));
+    drop(paused);
     goes_on(&watch, "the member it came in by is killed");
     calls.pass(wait::now(), START_LIMIT);
     let calls = calls.finish();
