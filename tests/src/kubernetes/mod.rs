@@ -127,7 +127,7 @@ impl Default for Plan {
     /// Three control-plane hosts, each its own site, the first one the nearest.
     fn default() -> Self {
         Self {
-            distances: [2, 10, 14].map(Duration::from_millis).to_vec(),
+            distances: [2, 40, 60].map(Duration::from_millis).to_vec(),
             sites: ["fra", "ams", "par"].map(str::to_owned).to_vec(),
             anonymous: true,
             loopback_in_certificates: true,

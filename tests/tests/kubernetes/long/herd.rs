@@ -9,6 +9,8 @@ use meshport_tests::kubernetes::{
 };
 use meshport_tests::wait;
 
+/// The worker's round trips: so near each other that a herd's noise could move a route.
+const DISTANCES_MS: [u64; 3] = [2, 10, 14];
 /// Watches that are open throughout.
 const WATCHES: usize = 2000;
 /// TLS connections of a herd, and how many of them at once.
@@ -72,7 +74,8 @@ fn break_controllers(cluster: &mut Cluster) -> usize {
 #[test]
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes"]
 fn herds_beside_two_thousand_watches_move_nothing() {
-    let mut cluster = Cluster::new(Plan::default());
+    let distances = DISTANCES_MS.map(Duration::from_millis).to_vec();
+    let mut cluster = Cluster::new(Plan { distances, ..Plan::default() });
     let holds = Holds::start(&cluster, WORKER, LOCAL, WATCHES);
     cluster.settles();
     let before = changes(&mut cluster);
