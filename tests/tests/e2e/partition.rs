@@ -22,7 +22,10 @@ const SESSIONS: u32 = 72;
 const INTERVAL: Duration = Duration::from_millis(4);
 /// So many of them are opened before the partition.
 const BEFORE: u32 = 18;
-const ROUNDS: u32 = 3;
+/// Rounds that count, and how many may be played for them: on a busy machine the partition may be
+/// late, when the last session before it has its answer.
+const ROUNDS: usize = 3;
+const MAX_ROUNDS: usize = 6;
 
 /// A session: when it was begun, and its result.
 struct Outcome {
@@ -61,7 +64,8 @@ fn no_session_fails_that_is_opened_at_the_moment_of_a_partition() {
     let local = world.at("worker-a").local;
     let partition = Cut::Between("a".to_owned(), "b".to_owned());
     let (mut judged, mut failed) = (0, Vec::new());
-    for round in 1..=ROUNDS {
+    let mut rounds = 0;
+    for round in 1..=MAX_ROUNDS {
         world.chooses("worker-a", "cp-b", SETTLE);
         let first = wait::now() + INTERVAL;
         let (cut, outcomes) = thread::scope(|scope| {
@@ -79,14 +83,18 @@ fn no_session_fails_that_is_opened_at_the_moment_of_a_partition() {
         let broken = answered.iter().filter(|it| it.failure.is_some()).count();
         println!("{broken} of {} broke that may have had an answer", answered.len());
         let early = unanswered.iter().filter(|it| it.begun < cut).count();
-        assert!(early > 0, "none was opened right before the partition");
+        rounds += usize::from(early > 0);
         judged += unanswered.len();
         failed.extend(unanswered.into_iter().filter_map(|it| {
             let after = it.begun.saturating_duration_since(cut);
             let before = cut.saturating_duration_since(it.begun);
             Some(format!("round {round}: +{after:?} -{before:?}: {}", it.failure?))
         }));
+        if rounds == ROUNDS {
+            break;
+        }
     }
     println!("{judged} sessions were opened, {} failed", failed.len());
     assert!(failed.is_empty(), "of {judged}:\n{}", failed.join("\n"));
+    assert_eq!(rounds, ROUNDS, "too few sessions were opened right before a partition");
 }
