@@ -80,8 +80,9 @@ fn nodes_are_renewed_by_members_and_not_by_a_stolen_one() {
     world.node(&worker.settings(&echo::usage()));
     world.meet();
     let flow = Flow::start(session(&world, "worker"));
-    let status = world.at("worker").status().expect("it answers");
-    assert_eq!(status["renewal"]["issuers"], 2, "{}", status["renewal"]);
+    wait::until("the worker knows both issuers", SETTLE, || {
+        (world.at("worker").status()?["renewal"]["issuers"] == 2).then_some(())
+    });
     let first = renewed(&world, expires_at(&world, "worker"));
 
     // One issuer is gone: the other one renews.
