@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// Long enough to observe what happens within it.
-const OVERLAP: &str = "20s";
+const OVERLAP: &str = "12s";
 /// Traffic continues for this long after the previous key is erased.
 const AFTER: Duration = Duration::from_secs(5);
 /// How long the test checks that the previous key stays useless.
