@@ -125,7 +125,7 @@ fn finds_faults_beside_a_daemon(lab: &mut Lab) {
     set_mode(&state, 0o700);
 
     chown(state.join("seeds"), Some(12_345), None).expect("this is root");
-    let foreign = examine(lab, "worker", "a file of another owner");
+    let foreign = examine(lab, "worker", "a file owned by another user");
     assert_eq!(foreign.ids(), ["MP102"]);
     assert!(foreign.detail("MP102").contains("belongs to user 12345"));
     chown(state.join("seeds"), Some(0), None).expect("this is root");
@@ -138,10 +138,10 @@ fn finds_faults_beside_a_daemon(lab: &mut Lab) {
     assert!(silent.detail("MP202").contains("192.0.2.1:51820"));
 
     kubeconfig(&lab.world, "kubernetes.default.svc:6443", "kubernetes.default.svc");
-    let past = examine(lab, "worker", "a kubeconfig that goes past");
+    let past = examine(lab, "worker", "a kubeconfig that bypasses meshport");
     assert_eq!(past.ids(), ["MP304"]);
     through_us(lab, "cp-a.example.com");
-    let other = examine(lab, "worker", "a name that no certificate has");
+    let other = examine(lab, "worker", "a server name in no certificate");
     assert_eq!(other.ids(), ["MP301"]);
     // The nearest first, which may just have changed.
     let (_, lacking) = other.detail("MP301").split_once("the certificate of ").expect("named");
@@ -150,7 +150,7 @@ fn finds_faults_beside_a_daemon(lab: &mut Lab) {
 
     let pid = lab.world.node_mut("worker").process().id().to_string();
     run_ok("prlimit", &["--pid", &pid, "--nofile=512:1000"]);
-    let few = examine(lab, "worker", "few open files");
+    let few = examine(lab, "worker", "a low limit of open files");
     assert_eq!(few.ids(), ["MP108"]);
     assert!(
         few.detail("MP108").starts_with("the limit on open files is 1000;"),
@@ -209,7 +209,7 @@ fn finds_what_only_members_know(lab: &mut Lab) {
 
     let slow = |text: &str| format!("{text}\n[discovery]\nsuspicion = \"9s\"\n");
     let former = restart(&mut lab.world, "worker", slow);
-    let differ = examine(lab, "worker", "another suspicion than members have");
+    let differ = examine(lab, "worker", "a `suspicion` that differs from the members'");
     assert_eq!(differ.ids(), ["MP205"]);
     let detail = differ.detail("MP205");
     assert!(detail.starts_with("discovery.suspicion is 9s here and "), "{detail}");
@@ -262,7 +262,7 @@ fn with_wrong_clock(world: &mut World, node: &str) -> Process {
 
 fn finds_wrong_clocks(lab: &mut Lab) {
     let ahead = with_wrong_clock(&mut lab.world, "depot");
-    let other = examine(lab, "worker", "a member's clock");
+    let other = examine(lab, "worker", "a wrong clock on a member");
     drop(ahead);
     lab.world.start("depot");
     settle(&lab.world);
@@ -272,7 +272,7 @@ fn finds_wrong_clocks(lab: &mut Lab) {
     assert!(of_depot, "{detail}");
 
     let ahead = with_wrong_clock(&mut lab.world, "worker");
-    let own = examine(lab, "worker", "this machine's clock");
+    let own = examine(lab, "worker", "a wrong clock on this machine");
     drop(ahead);
     lab.world.start("worker");
     settle(&lab.world);
@@ -309,7 +309,7 @@ fn finds_faults_of_services(lab: &mut Lab) {
 fn finds_a_network_that_is_gone(lab: &mut Lab) {
     lab.world.shaper().set_down(Cut::Node("worker".into()), true);
     until_known(&lab.world, "worker", "MP104");
-    let alone = examine(lab, "worker", "a network that is gone");
+    let alone = examine(lab, "worker", "a lost network");
     lab.world.shaper().set_down(Cut::Node("worker".into()), false);
     assert!(alone.ids().contains(&"MP104"), "{:?}", alone.ids());
     settle(&lab.world);
@@ -333,7 +333,7 @@ fn finds_a_credential_that_ends(lab: &mut Lab) {
     world.start("worker");
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);
-    let ends = examine(lab, "worker", "a credential that ends in 3 days");
+    let ends = examine(lab, "worker", "a credential that expires in 3 days");
     assert_eq!(ends.ids(), ["MP203"]);
     assert!(ends.detail("MP203").contains("expires in 3 d"), "{}", ends.detail("MP203"));
     let renew = ["renew", "--credential-ttl", "90d", "--authority", &*authority];
@@ -359,7 +359,7 @@ fn finds_faults_without_a_daemon(lab: &mut Lab) {
 
     let holders: (TcpListener, UdpSocket) =
         (TcpListener::bind(local).expect("it is free"), UdpSocket::bind(udp).expect("it is free"));
-    let taken = examine(lab, "worker", "taken ports");
+    let taken = examine(lab, "worker", "ports in use");
     assert_eq!(taken.ids(), ["MP101", "MP111"]);
     let holder = format!("(pid {}) uses TCP {local}", std::process::id());
     assert!(taken.detail("MP101").ends_with(&holder), "{}", taken.detail("MP101"));
@@ -392,7 +392,7 @@ fn finds_faults_without_a_daemon(lab: &mut Lab) {
     fs::rename(state.join("elsewhere"), state.join("credential")).expect("renamed");
 
     fs::write(lab.world.path("worker.toml"), "site = \"a\"\nnonsense = 1\n").expect("written");
-    let broken = examine(lab, "worker", "a configuration with a fault");
+    let broken = examine(lab, "worker", "an invalid configuration");
     assert_eq!(broken.ids(), ["MP110", "MP111"]);
 }
 

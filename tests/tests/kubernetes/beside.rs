@@ -137,7 +137,7 @@ fn show(name: &str, what: &str, said: &str) {
 /// The cost of an intact path, alone and next to a log reader that has stopped reading.
 fn costs(cluster: &Cluster, number: usize, name: &str) {
     let kubectl = cluster.kubectl_direct(number);
-    show(name, "first byte of logs, middle / largest", &latency(cluster, number));
+    show(name, "first byte of logs, median / maximum", &latency(cluster, number));
     let rates = |[there, back]: [f64; 2]| {
         let rate = |took: f64| f64::from(u32::try_from(FILE_MIB).expect("some MiB")) / took;
         format!("{:.0} / {:.0} MiB/s", rate(there), rate(back))
