@@ -152,8 +152,8 @@ impl Connect {
     }
 
     /// Handles a new order of the candidates. Attempts on lines that went down since they began, or
-    /// whose sessions are reset even if they answer, end if the order has anything better; those on
-    /// lines that were no better at the start stay, as they were started for lack of better ones.
+    /// whose sessions are reset even if they answer, end if the order has anything better; those that
+    /// were no better at the start stay, as they were started for lack of better ones.
     pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
         self.route = route;
         self.unusable_since = match self.unusable_since {
@@ -162,9 +162,9 @@ impl Connect {
         };
         if self.route.is_usable() {
             let route = &self.route;
-            self.attempts.cancel_lost(|begun| {
-                let now = route.candidates.iter().find(|it| it.origin.line == begun.origin.line);
-                !is_lost(begun, route) && now.is_none_or(|it| is_lost(it, route))
+            self.attempts.cancel_lost(|line| {
+                let mut known = route.candidates.iter();
+                known.find(|it| it.origin.line == line).is_none_or(|it| is_lost(it, route))
             });
         }
         self.rounds.handle_route(now);
@@ -258,6 +258,7 @@ impl Connect {
         let waits = self.waits_for_client();
         if std::mem::replace(&mut self.waited, waits) || waits {
             self.started = now;
+            self.unusable_since = self.unusable_since.map(|_| now);
         }
     }
 
@@ -270,7 +271,8 @@ impl Connect {
     fn start(&mut self, place: usize, left: Duration, hedge: bool, now: Instant) -> Option<Action> {
         let candidate = self.rounds.take(place)?;
         let hedge_at = self.config.hedge_delay(&candidate).map(|delay| now + delay);
-        let id = self.attempts.start(&candidate, self.rounds.number(), hedge_at, now);
+        let lost = is_lost(&candidate, &self.route);
+        let id = self.attempts.start(&candidate, lost, self.rounds.number(), hedge_at, now);
         Some(Action::Start { id, candidate, left, hedge })
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{ConnectConfig, Kind, MAX_RACING};
 use crate::evidence::{Attempted, Verdict};
 use crate::patience::Patience;
-use crate::route::Candidate;
+use crate::route::{Candidate, Line};
 
 /// A timer that fires this late shows that this process is starved: the answer may be waiting
 /// unread.
@@ -17,6 +17,8 @@ pub(super) const LAG: Duration = Duration::from_millis(50);
 pub(super) struct Attempt {
     id: u32,
     pub(super) candidate: Candidate,
+    /// Whether its session could not begin or would soon be reset, as far as known at the start.
+    lost: bool,
     connected: bool,
     patience: Patience,
     began: Instant,
@@ -79,10 +81,11 @@ impl Attempts {
         self.running.iter().any(|it| it.connected)
     }
 
-    /// Starts one; returns its id.
+    /// Starts one, which may be lost from the start for lack of better ones; returns its id.
     pub(super) fn start(
         &mut self,
         candidate: &Candidate,
+        lost: bool,
         round: u32,
         hedge_at: Option<Instant>,
         now: Instant,
@@ -92,6 +95,7 @@ impl Attempts {
         self.running.push(Attempt {
             id,
             candidate: candidate.clone(),
+            lost,
             connected: false,
             patience: Patience::new(candidate, round),
             began: now,
@@ -104,9 +108,9 @@ impl Attempts {
         id
     }
 
-    /// Gives up those whose candidate, as it was when they began, is lost now.
-    pub(super) fn cancel_lost(&mut self, is_lost: impl Fn(&Candidate) -> bool) {
-        let lost = self.running.extract_if(.., |it| is_lost(&it.candidate));
+    /// Gives up those whose line is lost now, and was not when they began.
+    pub(super) fn cancel_lost(&mut self, is_lost: impl Fn(Line) -> bool) {
+        let lost = self.running.extract_if(.., |it| !it.lost && is_lost(it.candidate.origin.line));
         let lost: Vec<Attempt> = lost.collect();
         self.vacancy |= !lost.is_empty();
         self.cancels.extend(lost.iter().map(|it| it.id));

@@ -380,6 +380,37 @@ fn attempts_on_a_line_whose_sessions_are_reset_end() {
 }
 
 #[test]
+fn attempts_on_a_lossy_line_end_once_there_is_a_better_one() {
+    let mut bench = Bench::new(config(), &[]);
+    let route = |other: OriginState| {
+        let lossy = OriginView { loss_percent: 60, ..origin(1, OriginState::Ready, UP) };
+        let origins = vec![lossy, origin(2, other, UP)];
+        let (route, _) = choose(origins, &Policy::Spread, &Preference::default(), Instant::now());
+        Arc::new(route)
+    };
+    bench.connect.handle_route(route(OriginState::Unready), bench.now);
+    assert_eq!(bench.started(), Some((0, 1)), "for lack of a better one");
+    bench.connect.handle_route(route(OriginState::Ready), bench.now);
+    assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: false }));
+    assert_eq!(bench.started(), Some((1, 2)));
+}
+
+#[test]
+fn a_silent_client_is_held_from_its_first_byte_on() {
+    let mut bench = Bench::new(config(), &[1]);
+    assert_eq!(bench.started(), Some((0, 1)));
+    bench.connect.handle_connected(0, bench.now);
+    let down = vec![origin(1, OriginState::Refusing, UP)];
+    let (down, _) = choose(down, &Policy::Spread, &Preference::default(), bench.now);
+    bench.connect.handle_route(Arc::new(down), bench.now);
+    bench.now += ms(3_600_000);
+    assert_eq!(bench.poll(), None);
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    assert_eq!(bench.poll(), None, "it is not told at once that nobody answers");
+    assert_eq!(bench.connect.deadline(), bench.now + ms(3000));
+}
+
+#[test]
 fn when_all_are_down_running_attempts_continue() {
     let mut bench = Bench::new(config(), &[1]);
     bench.started();
