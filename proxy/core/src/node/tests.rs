@@ -24,6 +24,8 @@ struct Net {
     nodes: Vec<NodeCore>,
     /// One-way delays; none if nothing passes.
     links: BTreeMap<(usize, usize), Option<Duration>>,
+    /// Links on which three of five datagrams are lost.
+    lossy: BTreeSet<(usize, usize)>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
     /// Nodes whose instances hang, and their pending answers.
     stalled: BTreeSet<usize>,
@@ -88,8 +90,8 @@ impl Net {
             node.set_seeds(ids.clone(), now);
         }
         let (flying, answers) = (BTreeMap::new(), BTreeMap::new());
-        let (stalled, events) = (BTreeSet::new(), Vec::new());
-        Self { nodes, links, flying, stalled, answers, sent: 0, now, events }
+        let (lossy, stalled, events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        Self { nodes, links, lossy, flying, stalled, answers, sent: 0, now, events }
     }
 
     /// Ends all stalls: pending probes are answered within a moment.
@@ -140,6 +142,7 @@ impl Net {
             for node in &mut self.nodes {
                 if node.poll_timeout().is_some_and(|due| due <= next) {
                     node.handle_timeout(next, WALL);
+                    node.handle_counts(|_, _| 1, next);
                 }
             }
         }
@@ -171,7 +174,9 @@ impl Net {
                 let to = ids[&to];
                 if let Some(delay) = self.links[&(at, to)] {
                     self.sent += 1;
-                    self.flying.insert((self.now + delay, self.sent), (at, to, payload));
+                    if !self.lossy.contains(&(at, to)) || self.sent % 5 < 2 {
+                        self.flying.insert((self.now + delay, self.sent), (at, to, payload));
+                    }
                 }
             }
             while let Some(event) = node.poll_event() {
@@ -264,6 +269,29 @@ fn sessions_through_a_relay_are_reset_when_it_is_lost() {
         net.until(MEET, is_reset).unwrap_or_else(|| panic!("reset, whole: {whole}"));
         assert!(net.first(A).is_none_or(|it| it.0 != relayed));
     }
+}
+
+#[test]
+fn sessions_through_a_former_relay_are_not_judged_by_the_direct_path() {
+    const D: usize = 3;
+    let mut net = Net::new(&["node", ORIGIN, "node,relay", "node,relay"], ms(1));
+    let (b, c, d) = (net.id(B), net.id(C), net.id(D));
+    let [former, better] = [c, d].map(|relay| Line::Relayed { origin: b, relay });
+    let on = |line| move |net: &Net| net.first(A).is_some_and(|it| it.0 == line);
+    net.link(A, D, None);
+    net.lossy.extend([(A, B), (B, A)]);
+    net.until(3 * MEET, on(former)).expect("around the lossy path");
+    net.attempted(A, former, Verdict::Connected(ms(4)));
+    net.nodes[A].handle_busy(BTreeSet::from([former]), net.now);
+    net.link(A, D, Some(ms(1)));
+    net.link(A, C, Some(ms(30)));
+    net.events.clear();
+    net.until(3 * MEET, on(better)).expect("the better relay");
+    net.attempted(A, better, Verdict::Connected(ms(4)));
+    net.pass(MEET);
+    assert_eq!(net.first(A), Some((better, Standing::Healthy)));
+    let is_reset = |it: &Event| matches!(it, Event::Reset { line, .. } if *line == former);
+    assert!(!net.events.iter().any(|(_, it)| is_reset(it)), "that relay loses nothing");
 }
 
 #[test]

@@ -157,7 +157,14 @@ impl NodeCore {
                     |offer| PathView::Up(offer.rtt),
                 );
                 let line = Line::Relayed { origin, relay };
-                others.push(OriginView { line, path, usual_rtt: None, ..view.clone() });
+                let loss_percent = offer.map_or(0, |offer| offer.loss_percent);
+                others.push(OriginView {
+                    line,
+                    path,
+                    usual_rtt: None,
+                    loss_percent,
+                    ..view.clone()
+                });
             }
             chosen.push(through.unwrap_or_else(|| view.clone()));
         }
