@@ -152,8 +152,8 @@ impl Connect {
     }
 
     /// Handles a new order of the candidates. Attempts on lines that went down since they began, or
-    /// whose sessions are reset even if they answer, end if the order has anything better; those that
-    /// were no better at the start stay, as they were started for lack of better ones.
+    /// whose sessions are reset even if they answer, end if the order has anything better; those
+    /// that were no better at the start stay, as they were started for lack of better ones.
     pub fn handle_route(&mut self, route: Arc<Route>, now: Instant) {
         self.route = route;
         self.unusable_since = match self.unusable_since {

@@ -17,6 +17,10 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+fn spread(origins: Vec<OriginView>) -> Arc<Route> {
+    Arc::new(choose(origins, &Policy::Spread, &Preference::default(), Instant::now()).0)
+}
+
 fn config() -> ConnectConfig {
     ConnectConfig { connect_timeout: ms(8000), hold: ms(3000), hedge: Some((ms(100), ms(500))) }
 }
@@ -352,8 +356,7 @@ fn a_new_route_ends_the_wait_and_the_attempts_on_dead_lines() {
         origin(1, OriginState::Ready, PathView::Dead),
         origin(2, OriginState::Ready, PathView::Up(ms(9))),
     ];
-    let (dead, _) = choose(dead, &Policy::Spread, &Preference::default(), bench.now);
-    bench.connect.handle_route(Arc::new(dead), bench.now);
+    bench.connect.handle_route(spread(dead), bench.now);
     assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: false }));
     assert_eq!(bench.started(), Some((1, 2)));
 }
@@ -363,18 +366,16 @@ fn a_new_route_ends_the_wait_and_the_attempts_on_dead_lines() {
 fn attempts_on_a_line_whose_sessions_are_reset_end() {
     let lossy = OriginView { loss_percent: 60, ..origin(1, OriginState::Ready, UP) };
     let stalled = origin(1, OriginState::Stalled, UP);
-    for (near, others, is_left) in [
-        (&lossy, vec![origin(2, OriginState::Ready, UP)], true),
-        (&lossy, vec![origin(2, OriginState::Unready, UP)], false),
-        (&stalled, vec![origin(2, OriginState::Ready, UP)], true),
+    for (near, other, is_left) in [
+        (&lossy, OriginState::Ready, true),
+        (&lossy, OriginState::Unready, false),
+        (&stalled, OriginState::Ready, true),
     ] {
         let mut bench = Bench::new(config(), &[1]);
         assert_eq!(bench.started(), Some((0, 1)));
-        let origins = [vec![near.clone()], others].concat();
-        let (route, _) = choose(origins, &Policy::Spread, &Preference::default(), bench.now);
-        bench.connect.handle_route(Arc::new(route), bench.now);
-        let cancelled = Some(Action::Cancel { id: 0, overdue: false });
-        assert_eq!(bench.poll() == cancelled, is_left, "{near:?}");
+        bench.connect.handle_route(spread(vec![near.clone(), origin(2, other, UP)]), bench.now);
+        let cancelled = is_left.then_some(Action::Cancel { id: 0, overdue: false });
+        assert_eq!(bench.poll(), cancelled, "{near:?}");
         assert_eq!(bench.started(), is_left.then_some((1, 2)), "{near:?}");
     }
 }
@@ -382,15 +383,12 @@ fn attempts_on_a_line_whose_sessions_are_reset_end() {
 #[test]
 fn attempts_on_a_lossy_line_end_once_there_is_a_better_one() {
     let mut bench = Bench::new(config(), &[]);
-    let route = |other: OriginState| {
-        let lossy = OriginView { loss_percent: 60, ..origin(1, OriginState::Ready, UP) };
-        let origins = vec![lossy, origin(2, other, UP)];
-        let (route, _) = choose(origins, &Policy::Spread, &Preference::default(), Instant::now());
-        Arc::new(route)
-    };
-    bench.connect.handle_route(route(OriginState::Unready), bench.now);
+    let lossy = OriginView { loss_percent: 60, ..origin(1, OriginState::Ready, UP) };
+    let [alone, better] = [OriginState::Unready, OriginState::Ready]
+        .map(|other| spread(vec![lossy.clone(), origin(2, other, UP)]));
+    bench.connect.handle_route(alone, bench.now);
     assert_eq!(bench.started(), Some((0, 1)), "for lack of a better one");
-    bench.connect.handle_route(route(OriginState::Ready), bench.now);
+    bench.connect.handle_route(better, bench.now);
     assert_eq!(bench.poll(), Some(Action::Cancel { id: 0, overdue: false }));
     assert_eq!(bench.started(), Some((1, 2)));
 }
@@ -400,9 +398,7 @@ fn a_silent_client_is_held_from_its_first_byte_on() {
     let mut bench = Bench::new(config(), &[1]);
     assert_eq!(bench.started(), Some((0, 1)));
     bench.connect.handle_connected(0, bench.now);
-    let down = vec![origin(1, OriginState::Refusing, UP)];
-    let (down, _) = choose(down, &Policy::Spread, &Preference::default(), bench.now);
-    bench.connect.handle_route(Arc::new(down), bench.now);
+    bench.connect.handle_route(spread(vec![origin(1, OriginState::Refusing, UP)]), bench.now);
     bench.now += ms(3_600_000);
     assert_eq!(bench.poll(), None);
     bench.connect.handle_kind(Kind::Tls, bench.now);
@@ -415,8 +411,7 @@ fn when_all_are_down_running_attempts_continue() {
     let mut bench = Bench::new(config(), &[1]);
     bench.started();
     let down = vec![origin(1, OriginState::Refusing, PathView::Up(ms(1)))];
-    let (down, _) = choose(down, &Policy::Spread, &Preference::default(), bench.now);
-    bench.connect.handle_route(Arc::new(down), bench.now);
+    bench.connect.handle_route(spread(down), bench.now);
     assert_eq!(bench.poll(), None);
     let deadline = bench.now + ms(3000);
     assert_eq!(bench.connect.deadline(), deadline);
@@ -429,11 +424,9 @@ fn when_all_are_down_running_attempts_continue() {
 #[test]
 fn slowness_is_no_reason_to_leave_the_mesh() {
     let mut bench = Bench::new(config(), &[1]);
-    let near = origin(1, OriginState::Ready, PathView::Up(ms(1)));
-    let outside = OriginView {
-        line: Line::Outside(([192, 0, 2, 1], 6443).into()),
-        ..origin(2, OriginState::Ready, PathView::Up(ms(1)))
-    };
+    let near = origin(1, OriginState::Ready, UP);
+    let line = Line::Outside(([192, 0, 2, 1], 6443).into());
+    let outside = OriginView { line, ..origin(2, OriginState::Ready, UP) };
     let route = |near: &OriginView| {
         let origins = vec![near.clone(), outside.clone()];
         let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
@@ -454,10 +447,7 @@ fn slowness_is_no_reason_to_leave_the_mesh() {
 fn slowness_is_no_reason_for_an_origin_whose_requests_hang() {
     for (state, is_raced) in [(OriginState::Unready, true), (OriginState::Stalled, false)] {
         let mut bench = Bench::new(config(), &[1]);
-        let origins = vec![
-            origin(1, OriginState::Ready, PathView::Up(ms(1))),
-            origin(2, state, PathView::Up(ms(1))),
-        ];
+        let origins = vec![origin(1, OriginState::Ready, UP), origin(2, state, UP)];
         let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
         let (route, _) = choose(origins, &policy, &Preference::default(), bench.now);
         bench.connect.handle_route(Arc::new(route), bench.now);
@@ -474,10 +464,7 @@ fn slowness_is_no_reason_for_an_origin_whose_requests_hang() {
 fn another_origin_is_raced_in_place_of_one_whose_requests_hang() {
     let mut bench = Bench::new(config(), &[1]);
     let route = |second: OriginState, more: &[OriginView]| {
-        let mut origins = vec![
-            origin(1, OriginState::Ready, PathView::Up(ms(1))),
-            origin(2, second, PathView::Up(ms(1))),
-        ];
+        let mut origins = vec![origin(1, OriginState::Ready, UP), origin(2, second, UP)];
         origins.extend_from_slice(more);
         let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
         Arc::new(choose(origins, &policy, &Preference::default(), Instant::now()).0)
