@@ -26,8 +26,9 @@ const RTT: Duration = Duration::from_millis(200);
 /// Starts of which the quickest is judged: the rest of the others is the machine's.
 const STARTS: usize = 5;
 /// Limit until events arrive again after a sleep or a change of network. A path that is found dead
-/// by silent probes takes hardly longer, so a busy machine gets more attempts, not more time.
+/// by silent probes takes hardly longer...
 const AGAIN: Duration = Duration::from_secs(2);
+/// ...so a busy machine gets more attempts, not more time.
 const ATTEMPTS: usize = 3;
 
 /// A laptop of the world.
