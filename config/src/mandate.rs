@@ -108,7 +108,7 @@ struct TurnBody {
     not_before: UnixSeconds,
     #[zeroize(skip)]
     join_until: UnixSeconds,
-    /// The first has the endorsements for all.
+    /// The first has the endorsements for all; the others have none.
     #[zeroize(skip)]
     signature: AuthoritySignature,
 }
@@ -290,9 +290,12 @@ impl Mandate {
     /// From the byte form, which must be all of `bytes`.
     fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let body: Body = codec::decode(bytes, WHAT, MAX_MANDATE_BYTES)?;
-        let Some(first) = body.turns.first().filter(|_| body.turns.len() <= MAX_TURNS) else {
-            return Err(Error::Malformed { what: WHAT });
-        };
+        let malformed = Error::Malformed { what: WHAT };
+        let (first, later) = body.turns.split_first().ok_or(malformed.clone())?;
+        // Endorsements of a later turn would be lost, so that one mandate would have two lines.
+        if later.len() >= MAX_TURNS || later.iter().any(|turn| turn.signature.plain().is_err()) {
+            return Err(malformed);
+        }
         let part = |turn: &TurnBody| {
             let key = DelegationKey::from_bytes(turn.key);
             let grant = Grant {

@@ -161,3 +161,20 @@ fn the_line_has_the_keys_and_no_changed_one_is_believed() {
     }
     assert!(matches!(plain.verify(&mesh), Err(Error::Malformed { .. })));
 }
+
+#[test]
+fn a_later_turn_with_endorsements_of_its_own_is_refused() {
+    let Bench { authority, terms, .. } = bench(|_| ());
+    let mut rng = TestRng::new(9);
+    let endorsed = authority.endorse(NOW, &mut rng).unwrap();
+    let mandate = Mandate::create(&endorsed, &terms, &mut rng).unwrap();
+    let bytes = mandate.bytes().unwrap();
+    let read = Mandate::from_bytes(&bytes).unwrap();
+    read.verify(&authority.public()).unwrap();
+    assert_eq!(read, mandate);
+    let mut body: Body = codec::decode(&bytes, WHAT, MAX_MANDATE_BYTES).unwrap();
+    body.turns[1].signature = body.turns[0].signature.clone();
+    let two_lines = codec::encode_secret(&body, WHAT, MAX_MANDATE_BYTES).unwrap();
+    let malformed = Error::Malformed { what: WHAT };
+    assert_eq!(Mandate::from_bytes(&two_lines).err(), Some(malformed));
+}
