@@ -35,9 +35,10 @@ fn run(name: &str, text: &str, bug: Option<&str>) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no result: {output:?}"))
 }
 
-/// The hunt stops at the first world in which this rule is violated.
-fn found(bug: &str, rule: &str) {
-    let output = hunt(bug, "1", &["--seeds", SEEDS, "--planted", bug, "--rule", rule]);
+/// The hunt from `first_seed` on stops at the first world in which this rule is violated. Seeds
+/// below `first_seed` found nothing when they were last played from 1.
+fn found(bug: &str, first_seed: &str, rule: &str) {
+    let output = hunt(bug, first_seed, &["--seeds", SEEDS, "--planted", bug, "--rule", rule]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{bug}, {rule}: {output:?}");
     let seed = said.strip_prefix("seed ").and_then(|rest| rest.split(' ').next());
@@ -50,68 +51,68 @@ fn found(bug: &str, rule: &str) {
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn the_last_record_instead_of_the_newest() {
-    found("MergeLaw", "a directory never goes back");
+    found("MergeLaw", "1", "a directory never goes back");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn directories_that_are_not_compared() {
-    found("Comparison", "after a quiet time all agree");
+    found("Comparison", "1", "after a quiet time all agree");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_stream_through_two_relays() {
-    found("RelayLoop", "one relay at most");
+    found("RelayLoop", "20", "one relay at most");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_preferred_origin_that_is_not_healthy() {
-    found("RouteChoice", "no session to a dead origin");
+    found("RouteChoice", "1", "no session to a dead origin");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn all_sessions_home_at_once() {
-    found("RebalancingRate", "sessions go home slowly");
+    found("RebalancingRate", "1", "sessions go home slowly");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_death_that_is_not_refuted() {
-    found("Refutation", "no living node stays evicted");
+    found("Refutation", "3", "no living node stays evicted");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn an_origin_that_is_kept_however_far_it_is() {
-    found("Nearness", "after a quiet time routes are near");
+    found("Nearness", "1", "after a quiet time routes are near");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn an_instance_that_is_reported_ready_forever() {
-    found("Health", "after a quiet time routes are good");
+    found("Health", "37", "after a quiet time routes are good");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn revocations_that_nobody_hears_of() {
-    found("Revocation", "revoked nodes are shut out");
-    found("Revocation", "revoked nodes are served no more");
+    found("Revocation", "1", "revoked nodes are shut out");
+    found("Revocation", "1", "revoked nodes are served no more");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn sessions_that_stay_on_a_dead_path() {
-    found("Reset", "every request is answered");
+    found("Reset", "6", "every request is answered");
 }
 
 #[test]
 #[ignore = "needs a program with planted-bugs, optimised: ./tests/run sim"]
 fn a_lost_handshake_that_is_not_repeated() {
-    found("HandshakeRetry", "every request is answered");
+    found("HandshakeRetry", "6", "every request is answered");
 }
 
 /// An origin slightly farther away than the patience of the first round of attempts.
