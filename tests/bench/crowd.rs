@@ -8,12 +8,13 @@
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meshport_tests::identity::Identity;
+use meshport_tests::series::Load;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde::Serialize;
@@ -179,7 +180,8 @@ fn storm(
     let begun = wait::now();
     world.spawn(ORIGIN);
     wait::until("the first is back", LIMIT, || (answered(groups) > 0).then_some(()));
-    let requests = Requests::start(world);
+    let (curl, local) = (world.curl(), world.at(ORIGIN).local);
+    let requests = Load::of(REQUEST_INTERVAL, move || curl.ask(local, "/version"));
     let newcomer_begun = wait::now();
     let newcomer = Group::start(world, invite, figures.peers, 1, mtu)?;
     let (mut half, mut most, mut new) = (None, None, None);
@@ -205,9 +207,12 @@ fn storm(
     let process = world.node_mut(ORIGIN).process();
     figures.back.back_cpu_s = process.processor_time().as_secs_f64();
     figures.back.back_peak_mib = mib(process.peak_kib());
-    let (mut millis, failed) = requests.finish();
+    let requests = requests.finish();
+    let answered = requests.iter().filter(|request| request.result.is_ok());
+    let mut millis: Vec<f64> = answered.map(|it| it.took.as_secs_f64() * 1000.0).collect();
     millis.sort_by(f64::total_cmp);
-    (figures.answered.requests, figures.answered.requests_failed) = (millis.len() + failed, failed);
+    figures.answered.requests = requests.len();
+    figures.answered.requests_failed = requests.len() - millis.len();
     figures.answered.request_p50_ms = quantile(&millis, 50);
     figures.answered.request_p99_ms = quantile(&millis, 99);
     Ok(())
@@ -293,44 +298,6 @@ impl Drop for Group {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A client on the origin's host that asks again and again.
-struct Requests {
-    stop: Arc<AtomicUsize>,
-    /// Milliseconds of each answer; how many there were none of.
-    seen: Arc<Mutex<(Vec<f64>, usize)>>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl Requests {
-    fn start(world: &World) -> Self {
-        let (curl, local) = (world.curl(), world.at(ORIGIN).local);
-        let stop = Arc::new(AtomicUsize::new(0));
-        let seen: Arc<Mutex<(Vec<f64>, usize)>> = Arc::default();
-        let (ended, kept) = (stop.clone(), seen.clone());
-        let thread = thread::spawn(move || {
-            let mut next = wait::now();
-            while ended.load(Ordering::Relaxed) == 0 {
-                let begun: Instant = wait::now();
-                let answer = curl.get(local, "/version");
-                let mut kept = kept.lock().expect("nobody panics with it");
-                match answer {
-                    Ok(_) => kept.0.push(begun.elapsed().as_secs_f64() * 1000.0),
-                    Err(_) => kept.1 += 1,
-                }
-                drop(kept);
-                wait::pace(&mut next, REQUEST_INTERVAL);
-            }
-        });
-        Self { stop, seen, thread }
-    }
-
-    fn finish(self) -> (Vec<f64>, usize) {
-        self.stop.store(1, Ordering::Relaxed);
-        self.thread.join().expect("the client does not panic");
-        std::mem::take(&mut *self.seen.lock().expect("nobody panics with it"))
     }
 }
 

@@ -1,5 +1,6 @@
 //! curl as the Kubernetes client of the tests: a real HTTP/2 and TLS stack that is not ours.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,6 +83,17 @@ impl Curl {
         }
         let text = String::from_utf8_lossy(&output.stdout);
         parse(&text).ok_or_else(|| format!("curl printed something unexpected: {text}"))
+    }
+
+    /// A GET that must be answered with status 200.
+    ///
+    /// # Errors
+    /// As [`Curl::get`], or the status.
+    pub fn ask(&self, local: SocketAddr, path: &str) -> io::Result<()> {
+        match self.get(local, path).map_err(io::Error::other)?.status {
+            200 => Ok(()),
+            other => Err(io::Error::other(format!("status {other}"))),
+        }
     }
 
     /// `count` GETs at once, each on its own connection; the HTTP status of each answer.

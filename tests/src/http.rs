@@ -2,6 +2,8 @@
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -30,15 +32,30 @@ impl Reply {
 
 /// Sends these bytes and reads the answer up to its end.
 pub fn exchange(at: SocketAddr, request: &str) -> Reply {
-    let mut stream = TcpStream::connect(at).expect("the port is open");
+    let stream = TcpStream::connect(at).expect("the port is open");
     stream.set_read_timeout(Some(ANSWER)).expect("a timeout is set");
-    stream.write_all(request.as_bytes()).expect("the request is sent");
+    converse(stream, request).expect("the answer is complete")
+}
+
+/// A GET at a daemon's admin socket.
+///
+/// # Errors
+/// No daemon answers, or not in time.
+pub fn get_local(socket: &Path, path: &str) -> io::Result<Reply> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    converse(stream, &format!("GET {path} HTTP/1.1\r\nHost: meshport\r\nConnection: close\r\n\r\n"))
+}
+
+fn converse(mut stream: impl Read + Write, request: &str) -> io::Result<Reply> {
+    stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).expect("the answer is complete");
+    stream.read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
-    Reply { status, head: head.to_lowercase(), body: body.to_owned() }
+    let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
+    let status = status.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Reply { status, head: head.to_lowercase(), body: body.to_owned() })
 }
 
 /// A GET with more header lines, each of which ends with CR LF.

@@ -20,9 +20,12 @@ use meshport_demo::wan::{LinkConfig, Shaper, ShaperConfig};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::clients;
 use crate::curl::{Answer, Curl};
+use crate::http;
 use crate::metrics::Metrics;
 use crate::process::{Process, meshport, run, run_ok};
+use crate::series::Load;
 use crate::wait;
 
 /// How long a daemon may take from its start to its first answer on a busy two-core machine.
@@ -159,11 +162,16 @@ impl Node {
         self.process.as_mut().unwrap_or_else(|| panic!("{} does not run", self.plan.name))
     }
 
-    /// The output of `meshport status --json`, if the daemon answers.
+    /// What `meshport status --json` prints, if the daemon answers. Tests poll it, so it is asked
+    /// without a process.
     pub fn status(&self) -> Option<Value> {
-        let config = self.config.to_string_lossy();
-        let output = run(&meshport().to_string_lossy(), &["status", "--json", "--config", &config]);
-        output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
+        let reply = http::get_local(&self.socket(), "/status").ok()?;
+        (reply.status == 200).then(|| serde_json::from_str(&reply.body).ok())?
+    }
+
+    /// Its admin socket.
+    fn socket(&self) -> PathBuf {
+        self.state.join("meshport.sock")
     }
 
     /// The output of `meshport explain`, as text or as JSON.
@@ -210,10 +218,9 @@ impl Node {
     /// Its metrics page.
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
-        let socket = self.state.join("meshport.sock");
-        let socket = socket.to_string_lossy();
-        let arguments = ["-sS", "-f", "--unix-socket", &*socket, "http://meshport/metrics"];
-        Metrics::parse(&run_ok("curl", &arguments))
+        let reply = http::get_local(&self.socket(), "/metrics").expect("the daemon answers");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        Metrics::parse(&reply.body)
     }
 }
 
@@ -502,6 +509,12 @@ impl World {
     /// The client of this world: trusts its certificate authority, times out after 5 s.
     pub fn curl(&self) -> Curl {
         Curl::new(&self.path("pki").join("ca.crt"), CLIENT_LIMIT)
+    }
+
+    /// Requests at a local address, once per `interval`, each on a new connection.
+    pub fn load(&self, local: SocketAddr, interval: Duration) -> Load {
+        let trust = clients::trusting(&self.path("pki").join("ca.crt"));
+        Load::of(interval, move || clients::ask(local, trust.clone()))
     }
 
     /// A request through the local address of a node.

@@ -169,14 +169,18 @@ fn connect(
     Ok(StreamOwned::new(connection, tcp))
 }
 
-/// One connection with one request.
+/// One connection with one request, until the end of the answer.
 ///
 /// # Errors
 /// Why no good answer arrived.
 pub fn ask(to: SocketAddr, config: Arc<ClientConfig>) -> io::Result<()> {
     let mut tls = connect(to, config)?;
     tls.write_all(REQUEST.as_bytes())?;
-    let mut status = [0; 12];
-    tls.read_exact(&mut status)?;
-    if &status == b"HTTP/1.1 200" { Ok(()) } else { Err(io::Error::other("another status")) }
+    let mut answer = Vec::new();
+    tls.read_to_end(&mut answer)?;
+    if answer.starts_with(b"HTTP/1.1 200") {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("answer {:?}", String::from_utf8_lossy(&answer))))
+    }
 }

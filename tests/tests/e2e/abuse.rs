@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::identity::Identity;
-use meshport_tests::load::{Load, failures};
 use meshport_tests::metrics::Metrics;
 use meshport_tests::process::{Process, meshport, run, run_ok};
+use meshport_tests::series::{Load, failures};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -56,12 +56,7 @@ fn two_nodes() -> World {
 }
 
 fn load(world: &World) -> Load {
-    let load = Load::start(
-        &world.curl(),
-        world.at("worker-b").local,
-        "/version",
-        Duration::from_millis(50),
-    );
+    let load = world.load(world.at("worker-b").local, Duration::from_millis(50));
     load.goes_on(SOME, SETTLE);
     load
 }
@@ -211,7 +206,7 @@ fn a_node_that_opens_all_it_can_leaves_room_at_an_origin_with_few_descriptors() 
     wait::until("the origin refuses its next ones", SETTLE, || {
         (answers_of("answer=\"overloaded\"") > 0.0).then_some(())
     });
-    let load = Load::start(&world.curl(), other, "/version", Duration::from_millis(50));
+    let load = world.load(other, Duration::from_millis(50));
     load.goes_on(5 * SOME, SETTLE);
     unharmed(load);
     assert!(answers(&mut open), "what is open goes on");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshport_tests::load::{Load, failures};
+use meshport_tests::series::failures;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -31,7 +31,7 @@ fn the_outside_serves_while_the_mesh_cannot() {
     world.meet();
     world.chooses("worker-a", "cp-b", SETTLE);
     serves(&world, "cp-b");
-    let load = Load::start(&world.curl(), world.at("worker-a").local, "/version", INTERVAL);
+    let load = world.load(world.at("worker-a").local, INTERVAL);
     load.goes_on(REQUESTS, SETTLE);
 
     let paused = load.pause();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use meshport_mesh::MeshCount;
 use meshport_tests::flood::{self, Flood};
 use meshport_tests::identity::Identity;
-use meshport_tests::load::{Load, Request, failures};
+use meshport_tests::series::{Request, failures};
 use meshport_tests::ticks::{self, Watch};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -42,7 +42,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 /// Fifty requests, none of which fails; the slowest but one.
 fn slowest_but_one(world: &World, local: SocketAddr) -> Duration {
-    let load = Load::start(&world.curl(), local, "/version", INTERVAL);
+    let load = world.load(local, INTERVAL);
     load.goes_on(REQUESTS, PHASE);
     let requests = load.finish();
     let failed = failures(&requests);

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use meshport_tests::load::{Load, failures};
 use meshport_tests::netns::{self, Namespace};
 use meshport_tests::process::{Process, meshport, run, run_ok};
+use meshport_tests::series::failures;
 use meshport_tests::ticks::{self, Watch};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -312,7 +312,7 @@ fn no_call_fails_when_the_member_or_the_apiserver_in_use_dies() {
         wait::until(&what, SETTLE, || (leads_to(&process) == origin).then_some(()));
     };
     goes_to("cp-near");
-    let load = Load::start(&world.curl(), local, "/version", INTERVAL);
+    let load = world.load(local, INTERVAL);
     load.goes_on(REQUESTS, PHASE);
 
     let paused = load.pause();

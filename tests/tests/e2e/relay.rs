@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use meshport_demo::wan::Cut;
 use meshport_discovery::Count;
-use meshport_tests::load::{Load, failures};
+use meshport_tests::series::failures;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -62,7 +62,7 @@ fn an_asymmetric_partition_is_gone_around() {
     wait::until("the relay has told its distances", SETTLE, || {
         (told("relay-c") >= 2.0).then_some(())
     });
-    let load = Load::start(&world.curl(), world.at("worker-a").local, "/version", INTERVAL);
+    let load = world.load(world.at("worker-a").local, INTERVAL);
     load.goes_on(REQUESTS, PHASE);
 
     let partition = Cut::Between("a".to_owned(), "b".to_owned());

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use meshport_tests::echo;
-use meshport_tests::load::{Load, failures};
 use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::series::failures;
 use meshport_tests::transfer::{self, Open};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -53,7 +53,7 @@ fn two_sites() -> World {
 #[test]
 fn a_node_that_is_stopped_hands_over_and_comes_back() {
     let mut world = two_sites();
-    let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
+    let load = world.load(world.at("worker").local, INTERVAL);
     load.goes_on(REQUESTS, PHASE);
 
     world.node_mut("cp-a").process().signal("TERM");

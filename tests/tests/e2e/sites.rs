@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use meshport_tests::load::{Load, Request, failures};
+use meshport_tests::series::{Load, Request, failures};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -68,9 +68,11 @@ fn serves(world: &World, node: &str, origin: &str) {
 /// Lets every load continue for a phase.
 fn go_on(loads: &[(String, Load)]) {
     let goals: Vec<usize> =
-        loads.iter().map(|(_, load)| load.ended() + REQUESTS_PER_PHASE).collect();
+        loads.iter().map(|(_, load)| load.done().len() + REQUESTS_PER_PHASE).collect();
     for ((node, load), goal) in loads.iter().zip(goals) {
-        wait::until(&format!("{node} asks on"), PHASE, || (load.ended() >= goal).then_some(()));
+        wait::until(&format!("{node} asks on"), PHASE, || {
+            (load.done().len() >= goal).then_some(())
+        });
     }
 }
 
@@ -97,9 +99,10 @@ fn five_nodes_in_three_sites_reach_the_nearest_apiserver() {
 fn no_request_fails_while_the_nearest_dies_and_returns() {
     let mut world = three_sites();
     everyone_is_served_by_the_nearest(&world);
-    let (curl, path) = (world.curl(), "/version");
-    let start =
-        |node: &str| (node.to_owned(), Load::start(&curl, world.at(node).local, path, INTERVAL));
+    let start = |node: &str| {
+        let (curl, local) = (world.curl(), world.at(node).local);
+        (node.to_owned(), Load::of(INTERVAL, move || curl.ask(local, "/version")))
+    };
     let mut loads: Vec<_> =
         ["cp-fra", "cp-ams", "cp-sin", "worker-fra", "worker-ams"].into_iter().map(start).collect();
     go_on(&loads);

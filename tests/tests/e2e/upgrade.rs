@@ -8,13 +8,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use meshport_tests::load::{Load, failures};
 use meshport_tests::process::{meshport, run};
+use meshport_tests::series::{Load, Series, failures};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -83,7 +80,7 @@ fn none_failed(load: Load) {
 #[test]
 fn an_upgrade_refuses_no_client_and_can_be_repeated() {
     let (mut world, _) = world();
-    let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
+    let load = world.load(world.at("worker").local, INTERVAL);
     load.goes_on(REQUESTS, PHASE);
     let first = succeeded(&upgrade(&world, "worker"));
     let status = world.node_mut("worker").process().ended(SETTLE);
@@ -99,22 +96,6 @@ fn an_upgrade_refuses_no_client_and_can_be_repeated() {
 
     second.signal("TERM");
     wait::until("the successor ends by a signal", SETTLE, || (!second.is_running()).then_some(()));
-}
-
-/// Repeats this until it is stopped; returns how often, and what failed.
-fn knock(
-    stop: Arc<AtomicBool>,
-    mut once: impl FnMut() -> io::Result<()> + Send + 'static,
-) -> JoinHandle<(usize, Vec<String>)> {
-    thread::spawn(move || {
-        let (mut knocks, mut failed, mut next) = (0, Vec::new(), wait::now());
-        while !stop.load(Ordering::Relaxed) {
-            knocks += 1;
-            failed.extend(once().err().map(|error| error.to_string()));
-            wait::pace(&mut next, KNOCKS);
-        }
-        (knocks, failed)
-    })
 }
 
 /// One request at the admin port.
@@ -141,23 +122,23 @@ fn neither_a_datagram_nor_a_scraper_finds_a_closed_port_in_an_upgrade() {
     let listen = text.split_once("listen = \"").and_then(|(_, rest)| rest.split_once('"'));
     let mesh: Option<SocketAddr> = listen.and_then(|(address, _)| address.parse().ok());
     let mesh = mesh.expect("the mesh's address");
-    let stop = Arc::new(AtomicBool::new(false));
     let udp = UdpSocket::bind((mesh.ip(), 0)).expect("a socket");
     udp.connect(mesh).expect("an address");
     // The refusal of one datagram is reported to the sender of the next.
     let knocks = [
-        knock(stop.clone(), move || udp.send(&[0]).map(drop)),
-        knock(stop.clone(), move || ask(free)),
+        Series::start(KNOCKS, move |_| udp.send(&[0]).map(drop)),
+        Series::start(KNOCKS, move |_| ask(free)),
     ];
     let successor = succeeded(&upgrade(&world, "second"));
     world.node_mut("second").process().ended(SETTLE);
     script(&program, "exit 1");
     let failed = upgrade(&world, "second");
     assert_eq!(failed.status.code(), Some(7), "{failed:?}");
-    stop.store(true, Ordering::Relaxed);
     for (at, knocks) in ["the mesh", "the admin port"].into_iter().zip(knocks) {
-        let (count, failed) = knocks.join().expect("it does not panic");
+        let knocks = knocks.finish();
+        let count = knocks.len();
         assert!(count > REQUESTS, "{count} times");
+        let failed: Vec<io::Error> = knocks.into_iter().filter_map(Result::err).collect();
         let (number, first) = (failed.len(), failed.first());
         assert!(failed.is_empty(), "{at} refused {number} of {count}, the first {first:?}");
     }
@@ -169,7 +150,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     let (mut world, program) = world();
     let config = world.at("worker").config().to_owned();
     let good = fs::read_to_string(&config).expect("a node has settings");
-    let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
+    let load = world.load(world.at("worker").local, INTERVAL);
 
     fs::write(&config, format!("{good}\n[nonsense]\n")).expect("it can be written");
     // The verb reads the same file for the daemon's socket, so the signal asks.
@@ -194,7 +175,7 @@ fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
 #[test]
 fn a_successor_that_ends_in_its_first_seconds_gives_the_place_back() {
     let (mut world, program) = world();
-    let load = Load::start(&world.curl(), world.at("worker").local, "/version", INTERVAL);
+    let load = world.load(world.at("worker").local, INTERVAL);
     // It takes the sockets, and in the second case claims to serve.
     for serves in ["", "printf 'serving\\n' >&0"] {
         script(&program, &format!("printf 'ready %s\\n' $$ >&0; head -c 1 >&2; {serves}"));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use meshport_demo::wan::{LinkConfig, Rate};
-use meshport_tests::load::{Load, failures};
+use meshport_tests::series::{Load, failures};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
@@ -97,8 +97,11 @@ fn a_download_into_a_hole_in_the_mtu_is_reset_within_seconds_and_continues() {
 #[test]
 fn a_hole_in_the_mtu_costs_no_request_but_those_half_answered() {
     let (world, client) = world();
-    let (curl, local) = (world.curl(), world.at("worker").local);
-    let start = |_| Load::start(&curl, local, "/version", PACE);
+    let local = world.at("worker").local;
+    let start = |_| {
+        let curl = world.curl();
+        Load::of(PACE, move || curl.ask(local, "/version"))
+    };
     let loads: Vec<Load> = (0..CLIENTS).map(start).collect();
     loads.iter().for_each(|load| load.goes_on(REQUESTS, SETTLE));
     falls_into_a_hole(&world, client);

@@ -88,8 +88,8 @@ fn a_control_plane_grows_from_one_node_and_shrinks() {
 
     // It uses its own apiserver first, others when that is down, and sends it no requests before it
     // is ready again.
-    let calls = Calls::start(&cluster.kubectl(WORKER), "worker");
-    let own = Calls::start(&kubectl, "own");
+    let calls = Calls::begin(&cluster.kubectl(WORKER), "worker");
+    let own = Calls::begin(&kubectl, "own");
     let paused = calls.pause();
     cluster.kill_apiserver(1);
     drop(paused);

@@ -50,7 +50,7 @@ fn play(cluster: &mut Cluster, title: &str, victims: &[usize], heir: &str) {
     let kubectl = cluster.kubectl(WORKER);
     let watch = Watch::start(&kubectl);
     show(cluster, "status");
-    let calls = Calls::start(&kubectl, &format!("drill-{}", victims.len()));
+    let calls = Calls::begin(&kubectl, &format!("drill-{}", victims.len()));
     calls.pass(wait::now(), START_LIMIT);
     let logged = cluster.process("worker").output().lines().count();
 

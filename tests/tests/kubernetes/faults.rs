@@ -165,7 +165,7 @@ fn play(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, after: &[&st
     let has = |flag: &&&str| arguments.iter().any(|argument| argument == **flag);
     let lacks = fault.flags().iter().find(|flag| !has(flag));
     assert!(lacks.is_none(), "{} is to hit an apiserver without {lacks:?}", fault.name());
-    let calls = Calls::start(&clients.kubectl, &format!("call-{}", clients.namespaces));
+    let calls = Calls::begin(&clients.kubectl, &format!("call-{}", clients.namespaces));
     calls.pass(wait::now(), START_LIMIT);
     let ended = clients.watch.ends().len();
     let begun = wait::now();

@@ -95,7 +95,7 @@ fn kubectl_works_from_a_laptop_whatever_dies() {
     let home = cluster.path("home-laptop");
     let kubectl = Kubectl::new(cluster.host(WORKER), home, PathBuf::from(both));
     let watch = Watch::start(&kubectl);
-    let calls = Calls::start(&kubectl, "laptop");
+    let calls = Calls::begin(&kubectl, "laptop");
     calls.pass(wait::now(), START_LIMIT);
 
     let paused = calls.pause();

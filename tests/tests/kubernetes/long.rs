@@ -182,7 +182,7 @@ fn compare(cluster: &mut Cluster, fault: Fault, round: usize) -> [Noticed; 3] {
     let calls = routes.each_ref().map(|route| {
         // Prefix of the objects that its calls create.
         let objects = format!("{}-{fault:?}-{round}", route.name).to_lowercase();
-        Calls::start(&route.kubectl, &objects)
+        Calls::begin(&route.kubectl, &objects)
     });
     let begun = wait::now();
     fault.strike(cluster, 1);
