@@ -4,10 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::text::TextError;
+use crate::text::{TextError, text_form};
 
 /// The bits of an IPv6 address before the IPv4 address that is mapped into it (RFC 4291, 2.5.5.2).
 const MAPPED_BITS: u8 = 96;
@@ -96,17 +93,7 @@ impl FromStr for Cidr {
     }
 }
 
-impl Serialize for Cidr {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Cidr {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
+text_form!(Cidr);
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

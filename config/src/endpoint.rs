@@ -7,11 +7,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::ids::is_label;
-use crate::text::TextError;
+use crate::text::{TextError, text_form};
 
 #[cfg(test)]
 mod tests;
@@ -124,17 +121,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-impl Serialize for Endpoint {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Endpoint {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
+text_form!(Endpoint);
 
 fn with_port(host: &Host, port: u16) -> String {
     match host {

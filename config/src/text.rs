@@ -49,6 +49,25 @@ impl TextError {
     }
 }
 
+/// Implements serde's traits with the text form that `Display` writes and `FromStr` reads.
+macro_rules! text_form {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use text_form;
+
 /// Longest part of a malformed text that is repeated, in characters.
 const MAX_SHOWN: usize = 60;
 

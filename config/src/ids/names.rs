@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::text::TextError;
+use crate::text::{TextError, text_form};
 
 /// The longest name, in bytes: that of a DNS label (RFC 1035, 2.3.4).
 pub const MAX_NAME_BYTES: usize = 63;
@@ -86,17 +86,7 @@ macro_rules! name {
             }
         }
 
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-            }
-        }
+        text_form!($name);
     };
 }
 

@@ -4,10 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::text::TextError;
+use crate::text::{TextError, text_form};
 
 /// The units, largest first, in nanoseconds.
 const UNITS: [(&str, u64); 7] = [
@@ -78,14 +75,4 @@ impl fmt::Display for Period {
     }
 }
 
-impl Serialize for Period {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Period {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
+text_form!(Period);
