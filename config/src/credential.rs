@@ -24,7 +24,6 @@ use crate::codec;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Role, Roles, SiteName, UnixSeconds, VerifyKey};
 use crate::keys::{DelegationKey, NodeKey, Signature};
-use crate::link::Link;
 use crate::signing::{check_mesh, encoded, signed_message};
 use crate::succession::Succession;
 
@@ -109,7 +108,7 @@ impl Delegation {
     /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
-        let tampered = |_| Error::Tampered { link: Link::Delegation };
+        let tampered = |_| Error::Tampered { what: "the invite's delegation" };
         self.signature.verify(mesh, &self.message()).map_err(tampered)
     }
 
@@ -315,7 +314,7 @@ impl Credential {
                 self.signature.plain().and_then(|it| delegation.key.verify(&message, it))
             }
         };
-        signed.map_err(|_| Error::Tampered { link: Link::Credential })?;
+        signed.map_err(|_| Error::Tampered { what: "the credential" })?;
         let stranger = |_| Error::WrongCountersignature { node: self.node };
         self.node.verify(&self.countersigned(), &self.countersignature).map_err(stranger)?;
         if let Some(succession) = &self.succession {

@@ -4,7 +4,6 @@
 //! here carries a secret: text that may hold one is never repeated.
 
 use crate::ids::{MeshId, NodeId, NodeName, Role, SiteName, UnixSeconds};
-use crate::link::Link;
 use crate::revoked::Revoked;
 use crate::text::TextError;
 
@@ -119,10 +118,10 @@ pub enum Error {
         found: MeshId,
     },
     /// A signature does not match: something was changed after signing, or signed by another key.
-    #[error("{link} was tampered with: its signature does not match. Ask for a new invite")]
+    #[error("{what} was tampered with: its signature does not match. Ask for a new invite")]
     Tampered {
-        /// The link of the chain that does not hold.
-        link: Link,
+        /// The signed statement, with its article.
+        what: &'static str,
     },
     /// The issuer has signed the credential, but not its node, like all credentials of earlier
     /// releases.

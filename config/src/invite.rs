@@ -24,7 +24,6 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, Roles, SiteName, UnixSeconds};
 use crate::keys::{DelegationKey, MeshSecret, NodeKey, RecordKey};
-use crate::link::Link;
 use crate::revocation::Revoked;
 use crate::succession::Succession;
 use crate::text::TextError;
@@ -216,7 +215,7 @@ impl Invite {
         if self.key.public() != self.delegation.key {
             return Err(Error::WrongDelegationKey);
         }
-        let tampered = |_| Error::Tampered { link: Link::Invite };
+        let tampered = |_| Error::Tampered { what: "the invite" };
         self.signature.verify(self.mesh(), &self.signed()?).map_err(tampered)?;
         let (valid_from, join_until) = (self.delegation.not_before, self.delegation.join_until);
         if valid_from > now.saturating_add(MAX_CLOCK_SKEW_S) {

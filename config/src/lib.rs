@@ -17,7 +17,6 @@ pub mod fuzzing;
 mod ids;
 mod invite;
 mod keys;
-mod link;
 mod mandate;
 mod name_pattern;
 pub mod planted;
@@ -47,7 +46,6 @@ pub use ids::{
 };
 pub use invite::{Invite, InviteParams, Join, MAX_ENDPOINTS, MAX_INVITE_BYTES, MAX_SEEDS, Seed};
 pub use keys::{DelegationKey, MeshSecret, NodeKey, RecordKey, Signature};
-pub use link::Link;
 pub use mandate::{MAX_TURNS, Mandate, Terms, Turn};
 pub use name_pattern::NamePattern;
 pub use revocation::{

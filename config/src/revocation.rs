@@ -17,7 +17,6 @@ use crate::credential::Credential;
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, NodeName, UnixSeconds, VerifyKey};
 use crate::keys::NodeKey;
-use crate::link::Link;
 use crate::revoked::NOBODY;
 pub use crate::revoked::Revoked;
 use crate::signing::{check_mesh, signed_message};
@@ -88,7 +87,7 @@ impl Revocation {
     /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
-        let tampered = |_| Error::Tampered { link: Link::Revocation };
+        let tampered = |_| Error::Tampered { what: "the revocation" };
         if let Revoked::Succeeded { node, by } = self.revoked {
             let signature = *self.signature.plain().map_err(tampered)?;
             return Succession { former: node, at: self.at, signature }.verify(mesh, &by);

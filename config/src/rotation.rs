@@ -19,7 +19,6 @@ use crate::codec;
 use crate::error::Error;
 use crate::ids::{MeshId, UnixSeconds};
 use crate::keys::MeshSecret;
-use crate::link::Link;
 use crate::signing::{check_mesh, signed_message};
 
 /// The largest [`NextSecret`], in bytes: several fit one datagram.
@@ -87,7 +86,7 @@ impl Rotation {
     /// [`Error::ForeignMesh`] or [`Error::Tampered`].
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         check_mesh(mesh, &self.mesh)?;
-        let tampered = |_| Error::Tampered { link: Link::Rotation };
+        let tampered = |_| Error::Tampered { what: "the new mesh secret" };
         self.signature.verify(mesh, &self.message()).map_err(tampered)
     }
 
@@ -165,7 +164,7 @@ impl NextSecret {
     pub fn verify(&self, mesh: &MeshId) -> Result<(), Error> {
         self.rotation.verify(mesh)?;
         if SecretId::of(&self.secret) != self.rotation.secret {
-            return Err(Error::Tampered { link: Link::Rotation });
+            return Err(Error::Tampered { what: "the new mesh secret" });
         }
         Ok(())
     }

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::ids::{MeshId, NodeId, UnixSeconds};
 use crate::keys::{NodeKey, Signature};
-use crate::link::Link;
 use crate::signing::signed_message;
 
 const DOMAIN: &[u8] = b"meshport succession v1\0";
@@ -46,7 +45,7 @@ impl Succession {
         // A node that succeeds itself would be revoked by its own credential.
         let is_other = self.former != *successor;
         let is_good = is_other && self.former.verify(&message, &self.signature).is_ok();
-        if is_good { Ok(()) } else { Err(Error::Tampered { link: Link::Succession }) }
+        if is_good { Ok(()) } else { Err(Error::Tampered { what: "the former key's consent" }) }
     }
 }
 
@@ -90,7 +89,7 @@ mod tests {
             // It can neither lose its succession nor lend it to another credential.
             let mut lost = again.clone();
             lost.succession = None;
-            assert_eq!(lost.verify(&mesh, NOW), Err(Error::Tampered { link: Link::Credential }));
+            assert_eq!(lost.verify(&mesh, NOW), Err(Error::Tampered { what: "the credential" }));
         }
     }
 
@@ -101,7 +100,7 @@ mod tests {
         let thief = NodeKey::generate(&mut rng);
         let refused = |succession: &Succession, node: &NodeKey, rng: &mut TestRng| {
             let error = credential(&invite, rng, node, Some(succession.clone())).unwrap_err();
-            assert_eq!(error, Error::Tampered { link: Link::Succession });
+            assert_eq!(error, Error::Tampered { what: "the former key's consent" });
         };
         // A holder of an invite signs with its own key, in the name of the victim.
         let own = Succession::agree(&thief, &thief.public(), &mesh, NOW);
