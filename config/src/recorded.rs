@@ -7,13 +7,16 @@ const THEN: UnixSeconds = UnixSeconds(1_795_811_700);
 
 #[test]
 fn a_credential_an_invite_and_revocations_of_the_release_before() {
-    let credential = include_str!("../../tests/recorded/credential").trim();
-    let credential = Credential::from_text(credential).expect("a credential");
+    let text = include_str!("../../tests/recorded/credential").trim();
+    let credential = Credential::from_text(text).expect("a credential");
+    assert_eq!(credential.to_text(), text);
     credential.verify(&credential.mesh, THEN).expect("it is good");
     assert_eq!((credential.name.as_str(), credential.site.as_str()), ("worker", "fra"));
     assert!(credential.roles.contains(&Role::Relay) && credential.succession.is_some());
-    let invite = include_str!("../../tests/recorded/invite").trim();
-    let invite = Invite::parse(invite).expect("an invite");
+    let text = include_str!("../../tests/recorded/invite").trim();
+    let invite = Invite::parse(text).expect("an invite");
+    invite.verify(invite.delegation.not_before).expect("it is signed");
+    assert_eq!(*invite.to_text().expect("a text form"), text);
     assert_eq!(*invite.mesh(), credential.mesh);
     assert_eq!(invite.seeds.len(), 1);
     let lines = include_str!("../../tests/recorded/revocations").lines();
