@@ -46,29 +46,8 @@ const COUNTERSIGNATURE_DOMAIN: &[u8] = b"meshport credential countersignature v1
 const ID_DOMAIN: &[u8] = b"meshport credential id v1\0";
 
 /// The rights in an invite.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
-    /// The roles a credential under it may have.
-    pub roles: Roles,
-    /// The site it is for; any when absent.
-    pub site: Option<SiteName>,
-    /// The name it is for; any when absent.
-    pub name: Option<NodeName>,
-    /// Joining begins.
-    pub not_before: UnixSeconds,
-    /// Joining ends.
-    pub join_until: UnixSeconds,
-    /// The longest a credential under it may be valid, in seconds.
-    pub credential_ttl_s: u64,
-}
-
-/// The authority's statement that a key may sign credentials within limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delegation {
-    /// The mesh of the authority that signed it.
-    pub mesh: MeshId,
-    /// The key that may sign.
-    pub key: VerifyKey,
+pub struct Grant {
     /// The roles a credential under it may have.
     pub roles: Roles,
     /// The site it is for; any when absent.
@@ -81,7 +60,18 @@ pub struct Delegation {
     pub join_until: UnixSeconds,
     /// The longest a credential under it may be valid, in seconds.
     pub credential_ttl_s: u64,
-    signature: AuthoritySignature,
+}
+
+/// The authority's statement that a key may sign credentials within limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delegation {
+    /// The mesh of the authority that signed it.
+    pub mesh: MeshId,
+    /// The key that may sign.
+    pub key: VerifyKey,
+    /// Its limits.
+    pub grant: Grant,
+    pub(crate) signature: AuthoritySignature,
 }
 
 impl Delegation {
@@ -96,8 +86,8 @@ impl Delegation {
             let until = if until <= from { until } else { from };
             return Err(Error::ValidityEmpty { from, until });
         }
-        let unsigned = AuthoritySignature::unsigned();
-        let mut delegation = Self::with_signature(authority.public(), key, grant, unsigned);
+        let signature = AuthoritySignature::unsigned();
+        let mut delegation = Self { mesh: authority.public(), key, grant, signature };
         delegation.signature = authority.sign(&delegation.message());
         Ok(delegation)
     }
@@ -112,35 +102,8 @@ impl Delegation {
         self.signature.verify(mesh, &self.message()).map_err(tampered)
     }
 
-    /// The delegation with this signature, valid or not.
-    pub(crate) fn with_signature(
-        mesh: MeshId,
-        key: VerifyKey,
-        grant: Grant,
-        signature: AuthoritySignature,
-    ) -> Self {
-        Self {
-            mesh,
-            key,
-            roles: grant.roles,
-            site: grant.site,
-            name: grant.name,
-            not_before: grant.not_before,
-            join_until: grant.join_until,
-            credential_ttl_s: grant.credential_ttl_s,
-            signature,
-        }
-    }
-
-    pub(crate) const fn signature(&self) -> &AuthoritySignature {
-        &self.signature
-    }
-
     fn message(&self) -> Vec<u8> {
-        let Self { mesh, key, roles, site, name, .. } = self;
-        let Self { not_before, join_until, credential_ttl_s, .. } = self;
-        let body = (mesh, key, roles, site, name, not_before, join_until, credential_ttl_s);
-        signed_message(DELEGATION_DOMAIN, &body)
+        signed_message(DELEGATION_DOMAIN, &(&self.mesh, &self.key, &self.grant))
     }
 }
 
@@ -484,7 +447,7 @@ impl Credential {
         let Some(delegation) = &self.delegation else {
             return Ok(());
         };
-        let (not_before, join_until) = (delegation.not_before, delegation.join_until);
+        let Grant { not_before, join_until, credential_ttl_s: allowed_s, .. } = delegation.grant;
         if issued_at > join_until {
             return Err(Error::IssuedAfterInvite { issued_at, join_until });
         }
@@ -492,7 +455,6 @@ impl Credential {
             return Err(Error::IssuedBeforeInvite { issued_at, not_before });
         }
         let lifetime_s = expires_at.seconds_since(issued_at);
-        let allowed_s = delegation.credential_ttl_s;
         if lifetime_s > allowed_s {
             return Err(Error::LifetimeTooLong { lifetime_s, allowed_s });
         }
@@ -500,19 +462,19 @@ impl Credential {
     }
 
     fn check_identity(&self, delegation: &Delegation) -> Result<(), Error> {
-        if let Some(role) = self.roles.iter().find(|role| !delegation.roles.contains(role)) {
-            let allowed = delegation.roles.to_string();
-            return Err(Error::RoleOutside { role: role.clone(), allowed });
+        let Grant { roles, site, name, .. } = &delegation.grant;
+        if let Some(role) = self.roles.iter().find(|role| !roles.contains(role)) {
+            return Err(Error::RoleOutside { role: role.clone(), allowed: roles.to_string() });
         }
         // The role removes a right, so the joining node must not drop it.
-        let forbids = !delegation.is_for_renewals() && delegation.roles.contains(&Role::NoKubelet);
+        let forbids = !delegation.is_for_renewals() && roles.contains(&Role::NoKubelet);
         if forbids && !self.roles.contains(&Role::NoKubelet) {
             return Err(Error::RoleDropped { role: Role::NoKubelet });
         }
-        if let Some(allowed) = delegation.site.as_ref().filter(|site| **site != self.site) {
+        if let Some(allowed) = site.as_ref().filter(|site| **site != self.site) {
             return Err(Error::SiteOutside { site: self.site.clone(), allowed: allowed.clone() });
         }
-        if let Some(allowed) = delegation.name.as_ref().filter(|name| **name != self.name) {
+        if let Some(allowed) = name.as_ref().filter(|name| **name != self.name) {
             return Err(Error::NameOutside { name: self.name.clone(), allowed: allowed.clone() });
         }
         Ok(())

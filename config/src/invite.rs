@@ -217,7 +217,7 @@ impl Invite {
         }
         let tampered = |_| Error::Tampered { what: "the invite" };
         self.signature.verify(self.mesh(), &self.signed()?).map_err(tampered)?;
-        let (valid_from, join_until) = (self.delegation.not_before, self.delegation.join_until);
+        let Grant { not_before: valid_from, join_until, .. } = self.delegation.grant;
         if valid_from > now.saturating_add(MAX_CLOCK_SKEW_S) {
             return Err(Error::InviteNotYetValid { valid_from, now });
         }
@@ -243,19 +243,20 @@ impl Invite {
     ) -> Result<Credential, Error> {
         self.verify(now)?;
         let delegation = &self.delegation;
-        let name = join.name.or_else(|| delegation.name.clone()).ok_or(Error::NameNeeded)?;
-        let site = join.site.or_else(|| delegation.site.clone()).ok_or(Error::SiteNeeded)?;
+        let grant = &delegation.grant;
+        let name = join.name.or_else(|| grant.name.clone()).ok_or(Error::NameNeeded)?;
+        let site = join.site.or_else(|| grant.site.clone()).ok_or(Error::SiteNeeded)?;
         let subject = Subject {
             node: node.public(),
             record_key: record.public(),
             name,
             site,
-            roles: join.roles.unwrap_or_else(|| delegation.roles.clone()),
+            roles: join.roles.unwrap_or_else(|| grant.roles.clone()),
             succession: join.succession,
         };
         // A clock slightly behind must not date the credential before its invite.
-        let issued_at = now.max(delegation.not_before);
-        let expires_at = issued_at.saturating_add(delegation.credential_ttl_s);
+        let issued_at = now.max(grant.not_before);
+        let expires_at = issued_at.saturating_add(grant.credential_ttl_s);
         let issued =
             Credential::issue_by_delegation(delegation, &self.key, subject, issued_at, expires_at)?;
         let credential = issued.countersign(node)?;

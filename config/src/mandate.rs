@@ -165,7 +165,7 @@ impl Mandate {
             if key.public() != delegation.key {
                 return Err(Error::WrongDelegationKey);
             }
-            let is_one = delegation.is_for_renewals() && delegation.name.is_none();
+            let is_one = delegation.is_for_renewals() && delegation.grant.name.is_none();
             if is_one { Ok(()) } else { Err(Error::Malformed { what: WHAT }) }
         })
     }
@@ -177,7 +177,7 @@ impl Mandate {
 
     /// What it allows.
     pub fn terms(&self) -> Terms {
-        let (first, slack_s) = (&self.first().delegation, slack_s(self.lifetime_s()));
+        let (first, slack_s) = (&self.first().delegation.grant, slack_s(self.lifetime_s()));
         let roles = first.roles.iter().filter(|role| **role != mark()).cloned();
         Terms {
             issuer: self.issuer,
@@ -192,20 +192,20 @@ impl Mandate {
 
     /// How long what it signs is valid, in seconds.
     pub fn lifetime_s(&self) -> u64 {
-        self.first().delegation.credential_ttl_s
+        self.first().delegation.grant.credential_ttl_s
     }
 
     /// Its end.
     pub fn until(&self) -> UnixSeconds {
-        self.parts.last().map_or(UnixSeconds(0), |part| part.delegation.join_until)
+        self.parts.last().map_or(UnixSeconds(0), |part| part.delegation.grant.join_until)
     }
 
     /// All its turns, in order.
     pub fn turns(&self) -> impl Iterator<Item = Turn> {
         let turn = |Part { delegation, .. }: &Part| Turn {
             key: delegation.key,
-            from: delegation.not_before,
-            until: delegation.join_until,
+            from: delegation.grant.not_before,
+            until: delegation.grant.join_until,
         };
         self.parts.iter().map(turn)
     }
@@ -218,7 +218,7 @@ impl Mandate {
     /// Without the turns that have ended: their keys are erased with the old value. None if all
     /// have ended.
     pub fn without_ended(&self, now: UnixSeconds) -> Option<Self> {
-        let parts = self.parts.iter().filter(|part| part.delegation.join_until >= now);
+        let parts = self.parts.iter().filter(|part| part.delegation.grant.join_until >= now);
         let parts: Vec<Part> = parts.cloned().collect();
         (!parts.is_empty()).then_some(Self { issuer: self.issuer, parts })
     }
@@ -247,15 +247,15 @@ impl Mandate {
     /// [`Error::TooLarge`].
     pub fn renew(&self, present: &Credential, now: UnixSeconds) -> Result<Issued, Error> {
         let until = self.until();
-        let current = self.parts.iter().find(|part| part.delegation.join_until >= now);
+        let current = self.parts.iter().find(|part| part.delegation.grant.join_until >= now);
         let Part { delegation, key } = current.ok_or(Error::MandateEnded { until, now })?;
-        let begins = delegation.not_before.saturating_add(slack_s(self.lifetime_s()));
+        let begins = delegation.grant.not_before.saturating_add(slack_s(self.lifetime_s()));
         if begins > now.saturating_add(crate::MAX_CLOCK_SKEW_S) {
             return Err(Error::NotYetValid { valid_from: begins, now });
         }
         let dated_back = UnixSeconds(now.0.saturating_sub(slack_s(self.lifetime_s())));
         let after = present.issued_at.saturating_add(1);
-        let issued_at = dated_back.max(delegation.not_before).max(after);
+        let issued_at = dated_back.max(delegation.grant.not_before).max(after);
         let subject = Subject {
             node: present.node,
             record_key: present.record_key,
@@ -307,26 +307,26 @@ impl Mandate {
                 credential_ttl_s: body.lifetime_s,
             };
             let signature = turn.signature.with_chain_of(&first.signature);
-            let delegation = Delegation::with_signature(body.mesh, key.public(), grant, signature);
+            let delegation = Delegation { mesh: body.mesh, key: key.public(), grant, signature };
             Part { delegation, key }
         };
         Ok(Self { issuer: body.issuer, parts: body.turns.iter().map(part).collect() })
     }
 
     fn bytes(&self) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let first = &self.first().delegation;
+        let Delegation { mesh, grant: first, .. } = &self.first().delegation;
         let turn = |(index, Part { delegation, key }): (usize, &Part)| TurnBody {
             key: *key.secret_bytes(),
-            not_before: delegation.not_before,
-            join_until: delegation.join_until,
+            not_before: delegation.grant.not_before,
+            join_until: delegation.grant.join_until,
             signature: match index {
-                0 => delegation.signature().clone(),
-                _ => delegation.signature().without_chain(),
+                0 => delegation.signature.clone(),
+                _ => delegation.signature.without_chain(),
             },
         };
         let body = Body {
             issuer: self.issuer,
-            mesh: first.mesh,
+            mesh: *mesh,
             roles: first.roles.clone(),
             site: first.site.clone(),
             lifetime_s: first.credential_ttl_s,
@@ -343,7 +343,7 @@ impl Mandate {
 impl Delegation {
     /// Whether it is a turn of a mandate, rather than an invite.
     pub fn is_for_renewals(&self) -> bool {
-        self.roles.contains(&mark())
+        self.grant.roles.contains(&mark())
     }
 }
 

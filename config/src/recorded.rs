@@ -15,7 +15,7 @@ fn a_credential_an_invite_and_revocations_of_the_release_before() {
     assert!(credential.roles.contains(&Role::Relay) && credential.succession.is_some());
     let text = include_str!("../../tests/recorded/invite").trim();
     let invite = Invite::parse(text).expect("an invite");
-    invite.verify(invite.delegation.not_before).expect("it is signed");
+    invite.verify(invite.delegation.grant.not_before).expect("it is signed");
     assert_eq!(*invite.to_text().expect("a text form"), text);
     assert_eq!(*invite.mesh(), credential.mesh);
     assert_eq!(invite.seeds.len(), 1);

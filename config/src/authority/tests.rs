@@ -86,7 +86,7 @@ fn an_endorsement_is_for_one_key_of_one_mesh_and_by_its_authority() {
     // A delegation's key needs no endorsement, and a chain before its signature is none of its.
     let key = DelegationKey::generate(&mut rng);
     let delegation = Delegation::issue(&second, key.public(), grant()).unwrap();
-    assert_eq!(delegation.signature().chain(), second.chain());
+    assert_eq!(delegation.signature.chain(), second.chain());
     assert_eq!(good.plain(), Err(Error::BadSignature));
 }
 

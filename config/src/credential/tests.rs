@@ -115,7 +115,7 @@ fn tampering_names_the_link() {
     assert!(error.to_string().starts_with("the credential was tampered"), "{error}");
 
     let mut changed = credential.clone();
-    changed.delegation.as_mut().unwrap().site = None;
+    changed.delegation.as_mut().unwrap().grant.site = None;
     let error = changed.verify(&mesh, NOW).unwrap_err();
     assert_eq!(error, Error::Tampered { what: "the invite's delegation" });
     assert!(error.to_string().starts_with("the invite's delegation was"), "{error}");

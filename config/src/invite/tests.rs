@@ -120,7 +120,7 @@ fn time_is_checked() {
 fn a_forged_invite_is_not_a_miscopied_one() {
     let (authority, invite) = invite();
     let mut wider = invite.clone();
-    wider.delegation.site = None;
+    wider.delegation.grant.site = None;
     let wider = Invite::parse(&wider.to_text().unwrap()).unwrap();
     let what = "the invite's delegation";
     assert_eq!(wider.verify(NOW), Err(Error::Tampered { what }));

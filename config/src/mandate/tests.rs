@@ -156,7 +156,7 @@ fn the_line_has_the_keys_and_no_changed_one_is_believed() {
     // An invite's delegation is none.
     let mut plain = mandate.clone();
     for part in &mut plain.parts {
-        let grant = Grant { join_until: part.delegation.join_until, ..grant() };
+        let grant = Grant { join_until: part.delegation.grant.join_until, ..grant() };
         part.delegation = Delegation::issue(&authority, part.key.public(), grant).unwrap();
     }
     assert!(matches!(plain.verify(&mesh), Err(Error::Malformed { .. })));

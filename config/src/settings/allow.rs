@@ -62,8 +62,8 @@ impl Allow {
             |names: fn(&Delegation) -> bool| credential.delegation.as_ref().is_none_or(names);
         match self {
             Self::Role(role) => credential.roles.contains(role),
-            Self::Site(site) => credential.site == *site && vouched(|it| it.site.is_some()),
-            Self::Name(name) => credential.name == *name && vouched(|it| it.name.is_some()),
+            Self::Site(site) => credential.site == *site && vouched(|it| it.grant.site.is_some()),
+            Self::Name(name) => credential.name == *name && vouched(|it| it.grant.name.is_some()),
             Self::Node(node) => credential.node == *node,
         }
     }

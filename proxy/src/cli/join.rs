@@ -132,14 +132,14 @@ pub(crate) fn join(
     now: UnixSeconds,
 ) -> Result<JoinReport, Error> {
     let invite = Invite::parse(text.trim())?;
-    if invite.delegation.roles.is_leaf() {
+    if invite.delegation.grant.roles.is_leaf() {
         return Err(Error::Usage(
             "this invite is for an operator's machine, which is not a node. Use it there with \
              `meshport forward --invite FILE`"
                 .into(),
         ));
     }
-    let name = match (&args.name, &invite.delegation.name) {
+    let name = match (&args.name, &invite.delegation.grant.name) {
         (None, Some(name)) => name.clone(),
         (chosen, _) => name_or_host_name(chosen.as_ref())?,
     };

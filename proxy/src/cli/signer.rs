@@ -73,7 +73,7 @@ impl SignerArgs {
 
 /// An invite turns no operator's machine into a node, and no node into an operator's machine.
 fn check_kind(invite: &Invite, former: &Credential) -> Result<(), Error> {
-    if invite.delegation.roles.is_leaf() == former.roles.is_leaf() {
+    if invite.delegation.grant.roles.is_leaf() == former.roles.is_leaf() {
         return Ok(());
     }
     Err(Error::Usage(

@@ -172,7 +172,7 @@ impl Leaked {
             node: of.node,
             record_key: of.record_key,
             name: of.name.clone(),
-            site: self.delegation.site.clone().expect("it names one"),
+            site: self.delegation.grant.site.clone().expect("it names one"),
             roles: of.roles.clone(),
             succession: None,
         };

@@ -161,7 +161,7 @@ fn from_invite(
     now: UnixSeconds,
 ) -> Result<Start, Error> {
     let invite = Invite::parse(line::read(text)?.trim())?;
-    let given = &invite.delegation.roles;
+    let given = &invite.delegation.grant.roles;
     if !given.contains(&Role::Operator) {
         return Err(Error::Usage(format!(
             "this invite has {given}, not the role operator; create one with `meshport invite \
@@ -171,7 +171,7 @@ fn from_invite(
     if !args.no_save {
         refuse_other_mesh(folder, *invite.mesh())?;
     }
-    let name = match (&args.name, &invite.delegation.name) {
+    let name = match (&args.name, &invite.delegation.grant.name) {
         (None, Some(name)) => name.clone(),
         (chosen, _) => join::name_or_host_name(chosen.as_ref())?,
     };
@@ -194,7 +194,7 @@ fn make(invite: &Invite, name: &NodeName, now: UnixSeconds) -> Result<Identity, 
     let (node_key, record_key) = (NodeKey::generate(&mut OsRng), RecordKey::generate(&mut OsRng));
     let roles = Some(Roles::from(Role::Operator));
     // An invite without a site lets the machine choose; a laptop has none.
-    let open = invite.delegation.site.is_none();
+    let open = invite.delegation.grant.site.is_none();
     let site = open.then(|| "laptop".parse()).transpose()?;
     let join = Join { name: Some(name.clone()), site, roles, succession: None };
     let credential = invite.accept(&node_key, &record_key, join, now)?;

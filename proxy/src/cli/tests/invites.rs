@@ -180,7 +180,7 @@ fn invites_for_many_machines_are_bound_to_a_name_each() {
     let keys: BTreeSet<String> = (1..=3)
         .map(|number| {
             let invite = meshport_config::Invite::parse(line(number).trim()).expect("a line");
-            let name = invite.delegation.name.as_ref().expect("it has one");
+            let name = invite.delegation.grant.name.as_ref().expect("it has one");
             assert_eq!(name.as_str(), format!("worker-{number}"));
             invite.delegation.key.to_string()
         })
