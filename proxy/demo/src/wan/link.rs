@@ -205,29 +205,6 @@ pub enum DropReason {
     Lost,
 }
 
-/// Counters of a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct LinkCounters {
-    /// Datagrams handed to the link.
-    pub sent: u64,
-    /// Datagrams that arrive (each counted once).
-    pub delivered: u64,
-    /// Bytes that arrive (each datagram counted once).
-    pub delivered_bytes: u64,
-    /// Second copies.
-    pub duplicated: u64,
-    /// Datagrams that arrive before one that was sent earlier.
-    pub overtook: u64,
-    /// Dropped: the link was down.
-    pub dropped_down: u64,
-    /// Dropped: larger than the MTU.
-    pub dropped_too_big: u64,
-    /// Dropped: the queue was full.
-    pub dropped_queue_full: u64,
-    /// Dropped: lost in transit.
-    pub dropped_lost: u64,
-}
-
 /// One direction of one path. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -242,7 +219,6 @@ pub struct Link {
     looked_at: Duration,
     busy_until: Duration,
     last_arrival: Duration,
-    counters: LinkCounters,
 }
 
 impl Link {
@@ -259,7 +235,6 @@ impl Link {
             looked_at: Duration::ZERO,
             busy_until: Duration::ZERO,
             last_arrival: Duration::ZERO,
-            counters: LinkCounters::default(),
         }
     }
 
@@ -279,11 +254,6 @@ impl Link {
         self.config.up = up;
     }
 
-    /// The counters of the link.
-    pub fn counters(&self) -> LinkCounters {
-        self.counters
-    }
-
     /// Whether one datagram may have to wait for another: before a bottleneck, or to keep order.
     pub fn makes_wait(&self) -> bool {
         self.config.rate.is_some() || self.config.overtaking < 1.0
@@ -292,36 +262,24 @@ impl Link {
     /// Sends a datagram of `bytes` bytes. `now` is the time since the start; it must not go back
     /// where the link [`makes_wait`](Self::makes_wait).
     pub fn send(&mut self, now: Duration, bytes: usize) -> Verdict {
-        self.counters.sent += 1;
         if !self.config.up {
-            self.counters.dropped_down += 1;
             return Verdict::Drop(DropReason::Down);
         }
         if bytes > self.config.mtu {
-            self.counters.dropped_too_big += 1;
             return Verdict::Drop(DropReason::TooBig);
         }
-        let bytes = bytes as u64;
-        let Some(departure) = self.enqueue(now, bytes) else {
-            self.counters.dropped_queue_full += 1;
+        let Some(departure) = self.enqueue(now, bytes as u64) else {
             return Verdict::Drop(DropReason::QueueFull);
         };
         let lost = self.draw_loss(departure);
         let overtakes = chance(&mut self.fate, self.config.overtaking);
         let duplicated = chance(&mut self.fate, self.config.duplication);
         if lost {
-            self.counters.dropped_lost += 1;
             return Verdict::Drop(DropReason::Lost);
         }
         let at = self.arrival(departure, overtakes);
         let duplicate_at = duplicated.then(|| self.arrival(departure, overtakes).max(at));
-        if at < self.last_arrival {
-            self.counters.overtook += 1;
-        }
         self.last_arrival = self.last_arrival.max(duplicate_at.unwrap_or(at));
-        self.counters.delivered += 1;
-        self.counters.delivered_bytes += bytes;
-        self.counters.duplicated += u64::from(duplicated);
         Verdict::Deliver(Deliveries { at, duplicate_at })
     }
 

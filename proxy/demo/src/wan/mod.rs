@@ -8,7 +8,5 @@
 pub mod link;
 pub mod shaper;
 
-pub use link::{
-    Deliveries, DropReason, Jitter, Link, LinkConfig, LinkCounters, Loss, Rate, Verdict,
-};
+pub use link::{Deliveries, DropReason, Jitter, Link, LinkConfig, Loss, Rate, Verdict};
 pub use shaper::{Cut, Shaper, ShaperConfig, ShaperCounters};

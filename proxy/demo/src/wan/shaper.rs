@@ -24,7 +24,7 @@ use tokio::net::UdpSocket;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::link::{Link, LinkConfig, LinkCounters};
+use super::link::LinkConfig;
 use meshport_daemon::Error;
 
 mod state;
@@ -230,15 +230,6 @@ impl Shaper {
     /// The counters of the shaper.
     pub fn counters(&self) -> ShaperCounters {
         self.shared.lock().counters()
-    }
-
-    /// The counters of each link: sending site, receiving site, counters.
-    pub fn links(&self) -> Vec<(String, String, LinkCounters)> {
-        let state = self.shared.lock();
-        let row = |((from, to), link): (&(String, String), &Link)| {
-            (from.clone(), to.clone(), link.counters())
-        };
-        state.links.iter().map(row).collect()
     }
 
     /// Stops, drops datagrams in transit, closes all sockets and returns the last counters.

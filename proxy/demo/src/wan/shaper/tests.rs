@@ -171,9 +171,7 @@ fn drops_of_the_link_are_counted_with_the_headers() {
     shaper.set_link_one_way("x", "y", &LinkConfig { up: false, ..up });
     a.send(&b, b"down");
     until("the link is down", || shaper.counters().dropped_down == 1);
-    let links = shaper.links();
-    let (from, to, counters) = &links[0];
-    assert_eq!((from.as_str(), to.as_str(), counters.delivered_bytes), ("x", "y", 1500));
+    until("the other one has arrived", || shaper.counters().delivered == 1);
 }
 
 #[test]
