@@ -119,20 +119,13 @@ fn add(by: &AuthorityKey, file: &Path, json: bool) -> Result<(), Error> {
     let written = out.write_all(key.to_text().as_bytes()).and_then(|()| out.write_all(b"\n"));
     written.and_then(|()| out.sync_all()).map_err(cannot)?;
     let shown = Shown { written: Some(file.to_owned()), ..Shown::of(&key) };
-    if json {
-        return output::json(&shown);
-    }
-    output::answer(&format!(
-        "{}: another authority key of mesh {}\n",
-        file.display(),
-        by.public()
-    ))?;
-    output::advice(&format!(
+    let text = format!("{}: another authority key of mesh {}\n", file.display(), by.public());
+    let advice = format!(
         "It signs everything that the first key can: keep it offline, apart from the others. If \
          it is stolen: meshport revoke authority:{} --with-nodes",
         key.key()
-    ));
-    Ok(())
+    );
+    output::with_advice(json, &shown, &text, &advice)
 }
 
 /// Remedy on a machine without the key, for commands with --print and --import.

@@ -114,15 +114,12 @@ fn make(args: &DelegateArgs) -> Result<(), Error> {
     // Recorded first: a mandate that could not be revoked must not be given out.
     state.note_mandate(&mandate)?;
     let text = mandate.to_text()?;
-    if args.json {
-        return output::json(&Outcome::of(mandate.terms(), Some(text.to_string())));
-    }
-    output::answer(&format!("{}\n", *text))?;
-    output::advice(&format!(
+    let advice = format!(
         "This line is a secret. On {target}, which needs the role issuer: meshport delegate \
          --install - < FILE"
-    ));
-    Ok(())
+    );
+    let outcome = Outcome::of(mandate.terms(), Some(text.to_string()));
+    output::with_advice(args.json, &outcome, &format!("{}\n", *text), &advice)
 }
 
 fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
@@ -142,31 +139,22 @@ fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
     }
     state.store_mandate(&mandate)?;
     let request = MandateRequest { mandate: text.trim().to_owned() };
-    let in_force = match args.daemon.ask(&request) {
-        Ok(_) => true,
-        Err(Error::NoDaemon { .. }) => {
-            let undone = "the mandate is stored but not in use yet";
-            args.daemon.require_none(&state, undone).map(|()| false)?
-        }
-        Err(error) => return Err(error),
-    };
+    let undone = "the mandate is stored but not in use yet";
+    let in_force = args.daemon.ask_if_running(&request, &state, undone)?.is_some();
     let outcome = Outcome::of(mandate.terms(), None);
-    if args.json {
-        return output::json(&outcome);
-    }
     let site =
         outcome.site.as_ref().map_or_else(|| "any site".to_owned(), |it| format!("site {it}"));
-    output::answer(&format!(
+    let text = format!(
         "{} may renew credentials with the roles {} in {site} until {}\n",
         own.name, outcome.roles, outcome.until
-    ))?;
-    output::advice(match (own.roles.contains(&Role::Issuer), in_force) {
+    );
+    let advice = match (own.roles.contains(&Role::Issuer), in_force) {
         (false, _) => {
             "This node lacks the role issuer, so no node asks it: renew it with an invite that has \
              --role issuer and its other roles"
         }
         (true, true) => "The running daemon uses it now.",
         (true, false) => "No daemon answers here; the next start uses it.",
-    });
-    Ok(())
+    };
+    output::with_advice(args.json, &outcome, &text, advice)
 }

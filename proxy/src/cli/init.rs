@@ -63,12 +63,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<(), Error> {
     let state_dir = args.state_dir.clone().unwrap_or_else(|| paths.state_dir().to_owned());
     roles::warn_of_misspelt(&args.roles);
     let report = init(args, &state_dir, clock::wall())?;
-    if args.json {
-        return output::json(&report);
-    }
-    output::answer(&render(&report))?;
-    output::advice(&next_steps(&report, &paths));
-    Ok(())
+    output::with_advice(args.json, &report, &render(&report), &next_steps(&report, &paths))
 }
 
 /// Writes the authority's key second to last and the credential last, as a join does. So a folder

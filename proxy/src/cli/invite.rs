@@ -134,12 +134,7 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
         return Err(Error::Usage("--out is for --count or --names".into()));
     }
     let report = invite(args, &state_dir, &advertised, &known, now)?;
-    if args.json {
-        return output::json(&report);
-    }
-    output::answer(&format!("{}\n", report.invite))?;
-    output::advice(&advice(&report));
-    Ok(())
+    output::with_advice(args.json, &report, &format!("{}\n", report.invite), &advice(&report))
 }
 
 /// Writes the invites of many machines, or prints them with their names.

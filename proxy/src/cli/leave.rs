@@ -78,16 +78,11 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
     let lock = runtime.block_on(ended(&state))?;
     let erased = if args.erase { Some(reset::erase(&state, lock)?) } else { None };
     let left = Left { node: status.me.node, name: name.clone(), disabled, erased };
-    if args.json {
-        return output::json(&left);
-    }
-    output::answer(&left.lines())?;
-    if left.disabled.is_none() {
-        output::advice(
-            "keep the daemon from starting again: disable its unit or remove its manifest",
-        );
-    }
-    Ok(())
+    let advice = match left.disabled {
+        Some(_) => "",
+        None => "keep the daemon from starting again: disable its unit or remove its manifest",
+    };
+    output::with_advice(args.json, &left, &left.lines(), advice)
 }
 
 fn unheard(error: Error) -> Error {

@@ -9,7 +9,7 @@ use meshport_config::{Defaults, ServiceName, Settings};
 
 use super::load;
 use super::paths::Paths;
-use super::query::DaemonArgs;
+use super::query::{DaemonArgs, unknown_service};
 use meshport_daemon::Error;
 use meshport_daemon::admin::queries::StatusRequest;
 
@@ -79,7 +79,7 @@ pub(crate) async fn addresses(
         Ok(status) => {
             let found = status.services.iter().find(|known| known.name == *service);
             let names = || status.services.iter().map(|known| &known.name);
-            let known = found.ok_or_else(|| unknown(service, names()))?;
+            let known = found.ok_or_else(|| unknown_service(service, names()))?;
             LocalAddresses::new(&known.listen, AddressSource::Daemon, service)
         }
         Err(error @ Error::NoDaemon { .. }) if args.socket.is_some() => Err(error),
@@ -112,13 +112,8 @@ fn of_settings(
     service: &ServiceName,
 ) -> Result<LocalAddresses, Error> {
     let known = settings.services.get(service);
-    let known = known.ok_or_else(|| unknown(service, settings.services.keys()))?;
+    let known = known.ok_or_else(|| unknown_service(service, settings.services.keys()))?;
     LocalAddresses::new(&known.listen, source, service)
-}
-
-fn unknown<'a>(service: &ServiceName, known: impl Iterator<Item = &'a ServiceName>) -> Error {
-    let known: Vec<&str> = known.map(AsRef::as_ref).collect();
-    Error::Usage(format!("this node has no service {service}; it has {}", known.join(", ")))
 }
 
 /// The address a client on this machine dials to reach a listener.

@@ -46,6 +46,20 @@ pub(crate) fn either<T: Serialize + ?Sized>(
     if as_json { json(value) } else { answer(&text(value)) }
 }
 
+/// Writes an answer as JSON, or as text with advice, which may be empty.
+pub(crate) fn with_advice<T: Serialize>(
+    as_json: bool,
+    value: &T,
+    text: &str,
+    advised: &str,
+) -> Result<(), Error> {
+    either(as_json, value, |_| text.to_owned())?;
+    if !as_json {
+        advice(advised);
+    }
+    Ok(())
+}
+
 /// Prefix of a warning.
 const WARNING: &str = "warning:";
 

@@ -138,6 +138,20 @@ impl DaemonArgs {
         runtime()?.block_on(self.client()?.ask(request))
     }
 
+    /// That daemon's reply to a request; `None` if none runs. `undone` as for
+    /// [`require_none`](Self::require_none).
+    pub(super) fn ask_if_running<R: Request>(
+        &self,
+        request: &R,
+        state: &StateDir,
+        undone: &str,
+    ) -> Result<Option<R::Reply>, Error> {
+        match self.ask(request) {
+            Err(Error::NoDaemon { .. }) => self.require_none(state, undone).map(|()| None),
+            reply => reply.map(Some),
+        }
+    }
+
     /// Fails if a daemon runs and answers on another socket. `undone` says what that daemon would
     /// not learn.
     ///
@@ -194,6 +208,15 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     output::either(args.query.json, &chosen, |it| render::explain(it, output::style()))
 }
 
+/// The error that this node does not have the service.
+pub(super) fn unknown_service<'a>(
+    service: &ServiceName,
+    known: impl Iterator<Item = &'a ServiceName>,
+) -> Error {
+    let known: Vec<&str> = known.map(AsRef::as_ref).collect();
+    Error::Usage(format!("this node has no service {service}; it has {}", known.join(", ")))
+}
+
 /// Selects the requested rows.
 fn select(
     mut all: Vec<Explanation>,
@@ -201,13 +224,10 @@ fn select(
     origin: Option<&str>,
 ) -> Result<Vec<Explanation>, Error> {
     if let Some(service) = service {
-        let known: Vec<String> = all.iter().map(|it| it.service.to_string()).collect();
+        let unknown = unknown_service(service, all.iter().map(|it| &it.service));
         all.retain(|it| it.service == *service);
         if all.is_empty() {
-            let known = known.join(", ");
-            return Err(Error::Usage(format!(
-                "this node has no service {service}; it has {known}"
-            )));
+            return Err(unknown);
         }
     }
     let Some(origin) = origin else { return Ok(all) };

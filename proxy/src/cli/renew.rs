@@ -43,18 +43,16 @@ pub(crate) struct RenewOutcome {
 pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     let state = args.daemon.state()?;
     let (former, credential) = renew(&state, args, clock::wall())?;
-    let in_force = tell(args, &state, &credential)?;
+    let request = RenewRequest { credential: credential.to_text() };
+    let undone = "the new credential is stored but not in use yet";
+    let in_force = args.daemon.ask_if_running(&request, &state, undone)?.is_some();
     let joined = Joined::of(&credential);
     let outcome = RenewOutcome { joined, former_expires_at: former.expires_at, in_force };
-    if args.json {
-        return output::json(&outcome);
-    }
-    output::answer(&outcome.joined.lines())?;
-    output::advice(match in_force {
+    let advice = match in_force {
         true => "The running daemon uses it now; no session ended.",
         false => "No daemon answers here; the next start uses it.",
-    });
-    Ok(())
+    };
+    output::with_advice(args.json, &outcome, &outcome.joined.lines(), advice)
 }
 
 /// Creates and writes the credential; returns the previous and the new one.
@@ -99,18 +97,5 @@ pub(super) fn no_node(state: &StateDir) -> Error {
         path: state.path().to_owned(),
         what: "this machine is not a node".into(),
         remedy: "Run `meshport join INVITE`".into(),
-    }
-}
-
-/// Whether a running daemon uses it.
-fn tell(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<bool, Error> {
-    let request = RenewRequest { credential: credential.to_text() };
-    match args.daemon.ask(&request) {
-        Ok(_) => Ok(true),
-        Err(Error::NoDaemon { .. }) => {
-            let undone = "the new credential is stored but not in use yet";
-            args.daemon.require_none(state, undone).map(|()| false)
-        }
-        Err(error) => Err(error),
     }
 }

@@ -61,15 +61,9 @@ pub(crate) fn run(args: &ResetArgs) -> Result<(), Error> {
     let folder = state.path().display();
     confirm(args.yes, &format!("This erases in {folder}: {names}."))?;
     let erased = erase(&state, lock)?;
-    if args.json {
-        return output::json(&erased);
-    }
-    output::answer(&erased.line())?;
-    output::advice(
-        "other nodes forget this one after a day. If its keys may be elsewhere, revoke it: \
-         meshport revoke NODE",
-    );
-    Ok(())
+    let advice = "other nodes forget this one after a day. If its keys may be elsewhere, revoke \
+                  it: meshport revoke NODE";
+    output::with_advice(args.json, &erased, &erased.line(), advice)
 }
 
 /// Refuses to erase the authority's key unless `with_authority` is set.

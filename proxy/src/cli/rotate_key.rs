@@ -80,20 +80,15 @@ pub(crate) fn run(args: &RotateKeyArgs) -> Result<(), Error> {
     let state = args.daemon.state()?;
     let next = make(&state, args, clock::wall())?;
     let outcome = hand_over(args, &state, &next)?;
-    if args.json {
-        return output::json(&outcome);
-    }
-    output::answer(&said(&outcome))?;
-    if outcome.is_new {
-        output::advice(match outcome.in_force {
-            true => {
-                "No session ends. Seeds and invites that name the former key stop working after \
-                 the overlap."
-            }
-            false => "No daemon answers here; the next start uses it.",
-        });
-    }
-    Ok(())
+    let advice = match (outcome.is_new, outcome.in_force) {
+        (false, _) => "",
+        (true, true) => {
+            "No session ends. Seeds and invites that name the former key stop working after the \
+             overlap."
+        }
+        (true, false) => "No daemon answers here; the next start uses it.",
+    };
+    output::with_advice(args.json, &outcome, &said(&outcome), advice)
 }
 
 fn said(outcome: &Outcome) -> String {
@@ -154,17 +149,15 @@ fn hand_over(
         overlap_s: overlap.as_secs(),
     };
     let new = Who::New(Joined::of(&next.credential));
-    match args.daemon.ask(&request) {
-        Ok(RotateKeyReport { node, former, is_new }) => {
+    match args.daemon.ask_if_running(&request, state, "the key is unchanged")? {
+        Some(RotateKeyReport { node, former, is_new }) => {
             let who = if is_new { new } else { Who::AsBefore { node } };
             Ok(Outcome { who, former, is_new, in_force: true })
         }
-        Err(Error::NoDaemon { .. }) => {
-            args.daemon.require_none(state, "the key is unchanged")?;
+        None => {
             let _lock = state.lock()?;
             state.store_next(next)?;
             Ok(Outcome { who: new, former: None, is_new: true, in_force: false })
         }
-        Err(error) => Err(error),
     }
 }

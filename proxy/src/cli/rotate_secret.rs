@@ -70,17 +70,12 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
         Some(next) => hand_over(args, &state, &next, now)?,
         None => Outcome { report: report(&secrets(&state)?, false, now), in_force: false },
     };
-    if args.json {
-        return output::json(&outcome);
-    }
-    output::answer(&said(&outcome))?;
-    if outcome.report.is_new {
-        output::advice(match outcome.in_force {
-            true => "No session ends. Members that may lack it: meshport status",
-            false => "No daemon answers here; the next start uses it and passes it on.",
-        });
-    }
-    Ok(())
+    let advice = match (outcome.report.is_new, outcome.in_force) {
+        (false, _) => "",
+        (true, true) => "No session ends. Members that may lack it: meshport status",
+        (true, false) => "No daemon answers here; the next start uses it and passes it on.",
+    };
+    output::with_advice(args.json, &outcome, &said(&outcome), advice)
 }
 
 fn said(Outcome { report, .. }: &Outcome) -> String {
@@ -137,14 +132,10 @@ fn hand_over(
     now: UnixSeconds,
 ) -> Result<Outcome, Error> {
     let request = RotateRequest { next: std::mem::take(&mut *next.to_text()?) };
-    match args.daemon.ask(&request) {
-        Ok(report) => Ok(Outcome { report, in_force: true }),
-        Err(Error::NoDaemon { .. }) => {
-            args.daemon.require_none(state, "the secret is unchanged")?;
-            Ok(Outcome { report: write(state, next, now)?, in_force: false })
-        }
-        Err(error) => Err(error),
-    }
+    Ok(match args.daemon.ask_if_running(&request, state, "the secret is unchanged")? {
+        Some(report) => Outcome { report, in_force: true },
+        None => Outcome { report: write(state, next, now)?, in_force: false },
+    })
 }
 
 /// Writes it if no daemon runs.

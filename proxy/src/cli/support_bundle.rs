@@ -102,30 +102,24 @@ pub(crate) fn run(args: &SupportBundleArgs) -> Result<(), Error> {
         out.write_all(&packed.bytes)
             .and_then(|()| out.flush())
             .map_err(Error::io("write to standard output"))?;
-        tell(&packed.missing);
+        output::advice(&advice(&packed.missing));
         return Ok(());
     }
     let file = args.output.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
     write(&file, &packed.bytes)?;
     let Packed { bytes, parts, missing } = packed;
     let report = BundleReport { file, bytes: bytes.len(), parts, missing };
-    if args.json {
-        return output::json(&report);
-    }
     let kib = report.bytes.div_ceil(1024);
     let (file, count) = (report.file.display(), report.parts.len());
-    output::answer(&format!("wrote {file} ({count} files, {kib} KiB, mode 0600)\n"))?;
-    tell(&report.missing);
-    Ok(())
+    let text = format!("wrote {file} ({count} files, {kib} KiB, mode 0600)\n");
+    output::with_advice(args.json, &report, &text, &advice(&report.missing))
 }
 
-/// Reports missing parts on standard error. Parts that not every kernel has are only listed in the
-/// archive.
-fn tell(missing: &[Missing]) {
-    output::advice(&format!("{CAUTION}."));
-    for Missing { part, why } in missing.iter().filter(|it| !it.part.contains('/')) {
-        output::advice(&format!("without {part}: {why}"));
-    }
+/// A caution and the missing parts. Parts that not every kernel has are only listed in the archive.
+fn advice(missing: &[Missing]) -> String {
+    let missing = missing.iter().filter(|it| !it.part.contains('/'));
+    let lines = missing.map(|Missing { part, why }| format!("without {part}: {why}\n"));
+    format!("{CAUTION}.\n{}", lines.collect::<String>())
 }
 
 fn folder_name(node: &str, now: UnixSeconds) -> String {

@@ -8,7 +8,7 @@ use clap::Args;
 use meshport_config::{Period, ServiceName};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::query::DaemonArgs;
+use super::query::{DaemonArgs, unknown_service};
 use super::{output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{OriginStatus, ServiceStatus};
@@ -90,11 +90,7 @@ enum Readiness {
 /// [`Error::Usage`] for a service the daemon does not know.
 fn judge(routes: &[ServiceStatus], service: &ServiceName) -> Result<Readiness, Error> {
     let Some(route) = routes.iter().find(|route| route.name == *service) else {
-        let known: Vec<&str> = routes.iter().map(|route| route.name.as_ref()).collect();
-        return Err(Error::Usage(format!(
-            "this node has no service {service}; it has {}",
-            known.join(", ")
-        )));
+        return Err(unknown_service(service, routes.iter().map(|route| &route.name)));
     };
     Ok(match route.origins.first() {
         None => Readiness::NotYet(format!("{service}: no origin is known yet")),

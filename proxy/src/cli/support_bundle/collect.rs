@@ -16,6 +16,7 @@ use super::censor::open;
 use crate::cli::paths::Paths;
 use crate::cli::query::DaemonArgs;
 use crate::cli::render::Style;
+use crate::cli::service::UNIT;
 use crate::cli::{check, clock, doctor, load};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::Status;
@@ -35,8 +36,6 @@ const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_FILE_BYTES: u64 = 2 * 1024 * 1024;
 /// Entries of the state folder that are listed; it has a dozen.
 const MAX_ENTRIES: usize = 100;
-/// The unit of the package.
-const UNIT: &str = "meshport.service";
 /// Width of text files, in columns.
 const COLUMNS: usize = 100;
 
