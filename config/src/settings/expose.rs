@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::MAX_LISTEN;
-use super::schema::{Key, key};
+use super::schema::{List, label};
 use super::tables::parsed;
 use crate::cidr::Cidr;
 use crate::ids::{ListenerName, ServiceName};
@@ -32,57 +32,80 @@ choice! {
     }
 }
 
-/// An exposed listener: addresses for clients without meshport, and its access control.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExposeSettings {
-    /// The service for clients whose server name matches no rule, or that send none; without it
-    /// they are refused.
-    pub service: Option<ServiceName>,
-    /// Its TCP addresses, 1 to [`MAX_LISTEN`].
-    pub listen: Vec<SocketAddr>,
-    /// The admitted clients, at most [`MAX_NETWORKS`]. Default none.
-    pub allow: Vec<Cidr>,
-    /// The balancers whose PROXY header is trusted, at most [`MAX_NETWORKS`]. Default none.
-    pub accept_proxy_from: Vec<Cidr>,
-    /// How instances get the client's address. Default off.
-    pub send_proxy: ProxyHeader,
-    /// The most sessions at once, 1 to 100,000. Default 1,000.
-    pub max_sessions: u32,
-    /// The most sessions of one source at once, 1 to 100,000. Default 100.
-    pub max_sessions_per_source: u32,
-    /// New connections of one source in a second, 1 to 10,000; as many may come at once. Default
-    /// 100.
-    pub max_rate_per_source: u32,
-    /// How long nothing may pass before a session ends, 1 s to 24 h. Default off.
-    pub idle_timeout: Option<Duration>,
+const SERVICE_FORM: &str = "the name of a service, such as \"kube-apiserver\"";
+const LISTEN_FORM: &str = "an IP address and port, such as \"203.0.113.5:6443\" or \"[::]:6443\"";
+
+table! {
+    /// An exposed listener: addresses for clients without meshport, and its access control.
+    ExposeSettings, KEYS;
+    service: Option<ServiceName> = None, "service" is optional!(SERVICE_FORM, parsed),
+        "The service that clients reach. If there are rules, it serves clients whose TLS server \
+         name matches no rule; without it those are refused.";
+    listen: Vec<SocketAddr> = Vec::new(), "listen" is list!(MAX_LISTEN, LISTEN_FORM, parsed),
+        "TCP addresses for clients of other machines. Required.";
+    allow: Vec<Cidr> = Vec::new(), "allow" is list!(MAX_NETWORKS, Cidr::FORM, parsed),
+        "The networks whose clients may connect; all others are reset before any data is read. \
+         Default: none. Sessions that a new list does not allow end.";
+    accept_proxy_from: Vec<Cidr> = Vec::new(),
+        "accept-proxy-from" is list!(MAX_NETWORKS, Cidr::FORM, parsed),
+        "The load balancers in front of this listener. Their connections must begin with a PROXY \
+         header (v1 or v2); allow and limits then apply to the client it names. Headers from other \
+         sources are ignored.";
+    send_proxy: ProxyHeader = ProxyHeader::Off, "send-proxy" is word!(ProxyHeader),
+        "Whether to send the client's address to instances in a PROXY header. Every instance of \
+         the service must expect it. Apiservers do not and refuse such connections; the audit log \
+         has their clients' addresses.";
+    max_sessions: u32 = 1_000, "max-sessions" is number!(1, 100_000, "sessions"),
+        "Maximum concurrent sessions of this listener; further ones are reset.";
+    max_sessions_per_source: u32 = 100,
+        "max-sessions-per-source" is number!(1, 100_000, "sessions"),
+        "Maximum concurrent sessions of a source: an IPv4 address, or an IPv6 /64.";
+    max_rate_per_source: u32 = 100,
+        "max-rate-per-source" is number!(1, 10_000, "connections per second"),
+        "New connections per second of a source, with a burst of the same size. Further ones are \
+         reset.";
+    idle_timeout: Option<Duration> = None,
+        "idle-timeout" is period_or_off!(Duration::from_secs(1), Duration::from_secs(86_400)),
+        "How long a session may be idle before it is closed. Watches may be silent for minutes.";
     /// Services by the TLS server names that they are for, at most [`MAX_RULES`].
-    pub rules: BTreeMap<ServiceName, ExposeRule>,
+    rules: BTreeMap<ServiceName, ExposeRule> = BTreeMap::new();
 }
 
-/// The names of one service at a listener.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ExposeRule {
-    /// 1 to [`MAX_NAMES`] of them.
-    pub sni: Vec<NamePattern>,
+table! {
+    /// The names of one service at a listener.
+    ExposeRule, RULE_KEYS;
+    sni: Vec<NamePattern> = Vec::new(), "sni" is list!(MAX_NAMES, NamePattern::FORM, parsed),
+        "The TLS server names that select it. \"*\" matches one label. An exact name takes \
+         precedence over one with \"*\". TLS itself passes through. Required.";
 }
 
-impl Default for ExposeSettings {
-    /// An empty listener: no address, no clients.
-    fn default() -> Self {
-        Self {
-            service: None,
-            listen: Vec::new(),
-            allow: Vec::new(),
-            accept_proxy_from: Vec::new(),
-            send_proxy: ProxyHeader::Off,
-            max_sessions: 1_000,
-            max_sessions_per_source: 100,
-            max_rate_per_source: 100,
-            idle_timeout: None,
-            rules: BTreeMap::new(),
-        }
-    }
-}
+/// `[[expose]]`.
+pub(super) const LISTENERS: List<ListenerName, ExposeSettings> = List {
+    name: "expose",
+    max: MAX_EXPOSED,
+    label: label(
+        "name",
+        "The name of this listener in status, metrics and logs. Required.",
+        "1 to 63 of a-z, 0-9 and '-', with no '-' at either end",
+    ),
+    differs: "a name that no other [[expose]] has",
+    keys: KEYS,
+    required: &[],
+    tables: &["rule"],
+    empty: ExposeSettings::empty,
+};
+
+/// `[[expose.rule]]`.
+pub(super) const RULES: List<ServiceName, ExposeRule> = List {
+    name: "rule",
+    max: MAX_RULES,
+    label: label("service", "The service of this rule. Required.", SERVICE_FORM),
+    differs: "one rule for each service of a listener",
+    keys: RULE_KEYS,
+    required: &[],
+    tables: &[],
+    empty: ExposeRule::empty,
+};
 
 impl ExposeSettings {
     /// Every service that it serves, each once.
@@ -107,89 +130,3 @@ impl ExposeSettings {
         Self { service, listen, allow, ..Self::default() }
     }
 }
-
-/// A listener with its name, as its table is read and written.
-pub(super) struct Named {
-    pub(super) name: Option<ListenerName>,
-    pub(super) settings: ExposeSettings,
-}
-
-/// A rule with its service, as its table is read and written.
-pub(super) struct Ruled {
-    pub(super) service: Option<ServiceName>,
-    pub(super) rule: ExposeRule,
-}
-
-const NAME_FORM: &str = "1 to 63 of a-z, 0-9 and '-', with no '-' at either end";
-const SERVICE_FORM: &str = "the name of a service, such as \"kube-apiserver\"";
-const LISTEN_FORM: &str = "an IP address and port, such as \"203.0.113.5:6443\" or \"[::]:6443\"";
-
-pub(super) const KEYS: &[Key<Named>] = &[
-    key(
-        "name",
-        "The name of this listener in status, metrics and logs. Required.",
-        optional!(name, NAME_FORM, parsed),
-    ),
-    key(
-        "service",
-        "The service that clients reach. If there are rules, it serves clients whose TLS server \
-         name matches no rule; without it those are refused.",
-        optional!(settings.service, SERVICE_FORM, parsed),
-    ),
-    key(
-        "listen",
-        "TCP addresses for clients of other machines. Required.",
-        list!(settings.listen, MAX_LISTEN, LISTEN_FORM, parsed),
-    ),
-    key(
-        "allow",
-        "The networks whose clients may connect; all others are reset before any data is read. \
-         Default: none. Sessions that a new list does not allow end.",
-        list!(settings.allow, MAX_NETWORKS, Cidr::FORM, parsed),
-    ),
-    key(
-        "accept-proxy-from",
-        "The load balancers in front of this listener. Their connections must begin with a PROXY \
-         header (v1 or v2); allow and limits then apply to the client it names. Headers from other \
-         sources are ignored.",
-        list!(settings.accept_proxy_from, MAX_NETWORKS, Cidr::FORM, parsed),
-    ),
-    key(
-        "send-proxy",
-        "Whether to send the client's address to instances in a PROXY header. Every instance of \
-         the service must expect it. Apiservers do not and refuse such connections; the audit log \
-         has their clients' addresses.",
-        word!(settings.send_proxy, ProxyHeader),
-    ),
-    key(
-        "max-sessions",
-        "Maximum concurrent sessions of this listener; further ones are reset.",
-        number!(settings.max_sessions, 1, 100_000, "sessions"),
-    ),
-    key(
-        "max-sessions-per-source",
-        "Maximum concurrent sessions of a source: an IPv4 address, or an IPv6 /64.",
-        number!(settings.max_sessions_per_source, 1, 100_000, "sessions"),
-    ),
-    key(
-        "max-rate-per-source",
-        "New connections per second of a source, with a burst of the same size. Further ones are \
-         reset.",
-        number!(settings.max_rate_per_source, 1, 10_000, "connections per second"),
-    ),
-    key(
-        "idle-timeout",
-        "How long a session may be idle before it is closed. Watches may be silent for minutes.",
-        period_or_off!(settings.idle_timeout, Duration::from_secs(1), Duration::from_secs(86_400)),
-    ),
-];
-
-pub(super) const RULE_KEYS: &[Key<Ruled>] = &[
-    key("service", "The service of this rule. Required.", optional!(service, SERVICE_FORM, parsed)),
-    key(
-        "sni",
-        "The TLS server names that select it. \"*\" matches one label. An exact name takes \
-         precedence over one with \"*\". TLS itself passes through. Required.",
-        list!(rule.sni, MAX_NAMES, NamePattern::FORM, parsed),
-    ),
-];

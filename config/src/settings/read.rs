@@ -6,14 +6,12 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::expose::{ExposeRule, ExposeSettings, MAX_EXPOSED, MAX_RULES, Named, Ruled};
+use super::expose::{LISTENERS, RULES};
 use super::problem::{ProblemKind, Problems, nearest};
-use super::schema::{Key, describe};
-use super::{
-    Defaults, MAX_SERVICES, MAX_VIRTUAL_ADDRESSES, ServiceSettings, Settings,
-    VirtualAddressSettings, events, expose, tables, virtual_address, wayback,
-};
-use crate::ids::{ListenerName, ServiceName, SiteName, VirtualName};
+use super::schema::{Key, List, describe};
+use super::virtual_address::ADDRESSES;
+use super::{Defaults, MAX_SERVICES, ServiceSettings, Settings, events, tables, wayback};
+use crate::ids::{ServiceName, SiteName};
 
 /// The position of a key in the text.
 #[derive(Debug, Clone)]
@@ -43,10 +41,10 @@ impl Reader<'_> {
         let mut settings = Settings::with_defaults(unnamed, defaults);
         let more = ["service", "expose", "virtual-address"];
         let all: Vec<&str> = tables::TABLES.iter().copied().chain(more).collect();
-        self.table("", document, tables::ROOT, &all, &mut settings);
+        self.table("", document, tables::ROOT, [&[], &all], &mut settings);
         if !self.positions.contains_key("site") && !self.problems.suggest("site") {
             let expected = tables::ROOT[0].expected();
-            self.problems.add(ProblemKind::Missing, &(0..0), "site", "nothing", expected);
+            self.missing(&(0..0), "site", expected);
         }
         settings.admin.socket = defaults.socket_in(&settings.state_dir);
         self.section(document, "log", tables::LOG, &mut settings.log);
@@ -59,14 +57,23 @@ impl Reader<'_> {
         if let Some(services) = self.subtable(document, "", "service") {
             self.services(services, &mut settings.services);
         }
-        self.exposed(document, &mut settings.expose);
-        self.virtual_addresses(document, &mut settings.virtual_addresses);
+        self.list(
+            document,
+            "",
+            &LISTENERS,
+            &mut settings.expose,
+            |reader, table, path, listener| {
+                reader.list(table, path, &RULES, &mut listener.rules, |_, _, _, _| ());
+            },
+        );
+        let addresses = &mut settings.virtual_addresses;
+        self.list(document, "", &ADDRESSES, addresses, |_, _, _, _| ());
         settings
     }
 
     fn section<T>(&mut self, within: &DeTable<'_>, name: &str, keys: &[Key<T>], into: &mut T) {
         if let Some(table) = self.subtable(within, "", name) {
-            self.table(name, table, keys, &[], into);
+            self.table(name, table, keys, [&[]; 2], into);
         }
     }
 
@@ -90,10 +97,10 @@ impl Reader<'_> {
                 continue;
             }
             let mut service = ServiceSettings::defaults(&name);
-            self.table(&path, table, tables::SERVICE, &["health"], &mut service);
+            self.table(&path, table, tables::SERVICE, [&[], &["health"]], &mut service);
             if let Some(health) = self.subtable(table, &path, "health") {
                 let path = join(&path, "health");
-                self.table(&path, health, tables::HEALTH, &[], &mut service.health);
+                self.table(&path, health, tables::HEALTH, [&[]; 2], &mut service.health);
             }
             if services.len() == MAX_SERVICES && !services.contains_key(&name) {
                 let expected = format!("at most {MAX_SERVICES} services");
@@ -104,96 +111,49 @@ impl Reader<'_> {
         }
     }
 
-    fn exposed(
+    /// Reads a list of named tables; `more` reads the tables within one of them.
+    fn list<N: Ord, T>(
         &mut self,
-        document: &DeTable<'_>,
-        into: &mut BTreeMap<ListenerName, ExposeSettings>,
+        within: &DeTable<'_>,
+        path: &str,
+        list: &List<N, T>,
+        into: &mut BTreeMap<N, T>,
+        more: impl Fn(&mut Self, &DeTable<'_>, &str, &mut T),
     ) {
-        for (table, span) in self.elements(document, "", "expose", MAX_EXPOSED) {
-            let text = text_of(table, "name");
-            let path = join("expose", text.unwrap_or("NAME"));
-            let mut read = Named { name: None, settings: ExposeSettings::default() };
-            self.table(&path, table, expose::KEYS, &["rule"], &mut read);
-            self.rules(&path, table, &mut read.settings.rules);
-            let Some(name) = self.named(&path, &span, "name", text, read.name) else { continue };
-            self.positions.insert(path.clone(), header(span.clone()));
-            if into.insert(name, read.settings).is_some() {
-                let key = join(&path, "name");
-                let expected = "a name that no other [[expose]] has";
-                self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", expected);
+        let label = &list.label;
+        for (table, span) in self.elements(within, path, list.name, list.max) {
+            let named = table.get(label.name);
+            let text = named.and_then(|name| name.get_ref().as_str()).map(str::to_owned);
+            let text = text.unwrap_or_else(|| label.name.to_uppercase());
+            let path = join(&join(path, list.name), &text);
+            let (mut name, mut read) = (None, (list.empty)());
+            match named {
+                Some(value) => self.value(&path, label, value, &mut name),
+                None => self.missing(&span, &join(&path, label.name), "a name"),
             }
-        }
-    }
-
-    fn virtual_addresses(
-        &mut self,
-        document: &DeTable<'_>,
-        into: &mut BTreeMap<VirtualName, VirtualAddressSettings>,
-    ) {
-        let list = "virtual-address";
-        for (table, span) in self.elements(document, "", list, MAX_VIRTUAL_ADDRESSES) {
-            let text = text_of(table, "name");
-            let path = join(list, text.unwrap_or("NAME"));
-            let mut read = virtual_address::Draft::new();
-            self.table(&path, table, virtual_address::KEYS, &[], &mut read);
-            self.named(&path, &span, "name", text, read.name.as_ref());
-            for key in virtual_address::KEYS {
+            self.table(&path, table, list.keys, [&[label.name], list.tables], &mut read);
+            more(self, table, &path, &mut read);
+            let mut is_whole = true;
+            for key in list.keys.iter().filter(|key| list.required.contains(&key.name)) {
                 let place = join(&path, key.name);
-                if virtual_address::REQUIRED.contains(&key.name)
-                    && !self.positions.contains_key(&place)
-                {
-                    let expected = key.expected();
-                    self.problems.add(ProblemKind::Missing, &span, &place, "nothing", expected);
+                if !table.contains_key(key.name) {
+                    self.missing(&span, &place, key.expected());
+                    is_whole = false;
                 }
+                is_whole &= self.positions.get(&place).is_some_and(|position| position.is_good);
             }
-            self.positions.insert(path.clone(), header(span.clone()));
-            let Some((name, settings)) = read.finish() else { continue };
-            if into.insert(name, settings).is_some() {
-                let key = join(&path, "name");
-                let expected = "a name that no other [[virtual-address]] has";
-                self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", expected);
-            }
-        }
-    }
-
-    fn rules(
-        &mut self,
-        path: &str,
-        table: &DeTable<'_>,
-        into: &mut BTreeMap<ServiceName, ExposeRule>,
-    ) {
-        for (table, span) in self.elements(table, path, "rule", MAX_RULES) {
-            let text = text_of(table, "service");
-            let path = join(&join(path, "rule"), text.unwrap_or("SERVICE"));
-            let mut read = Ruled { service: None, rule: ExposeRule::default() };
-            self.table(&path, table, expose::RULE_KEYS, &[], &mut read);
-            let Some(name) = self.named(&path, &span, "service", text, read.service) else {
-                continue;
-            };
-            self.positions.insert(path.clone(), header(span.clone()));
-            if into.insert(name, read.rule).is_some() {
-                let key = join(&path, "service");
-                let expected = "one rule for each service of a listener";
-                self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", expected);
+            let Some(name) = name.filter(|_| is_whole) else { continue };
+            let header = Position { span: span.clone(), elements: Vec::new(), is_good: true };
+            self.positions.insert(path.clone(), header);
+            if into.insert(name, read).is_some() {
+                let key = join(&path, label.name);
+                self.problems.add(ProblemKind::Conflict, &span, &key, "there twice", list.differs);
             }
         }
     }
 
-    /// The name of an element of a list of tables; adds a problem if it has none. A malformed name
-    /// already has its problem.
-    fn named<N>(
-        &mut self,
-        path: &str,
-        span: &Range<usize>,
-        key: &str,
-        text: Option<&str>,
-        name: Option<N>,
-    ) -> Option<N> {
-        if name.is_none() && text.is_none() && !self.positions.contains_key(&join(path, key)) {
-            let expected = "a name";
-            self.problems.add(ProblemKind::Missing, span, &join(path, key), "nothing", expected);
-        }
-        name
+    fn missing(&mut self, table: &Range<usize>, key: &str, expected: impl Into<String>) {
+        self.problems.add(ProblemKind::Missing, table, key, "nothing", expected);
     }
 
     /// The tables of a list, as in `[[expose]]`.
@@ -204,8 +164,7 @@ impl Reader<'_> {
         name: &str,
         max: usize,
     ) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
-        let item = within.iter().find(|(key, _)| key.get_ref() == name);
-        let Some((_, value)) = item else { return Vec::new() };
+        let Some(value) = within.get(name) else { return Vec::new() };
         let path = join(path, name);
         let list = value.get_ref().as_array().filter(|list| list.len() <= max);
         let Some(list) = list else {
@@ -228,46 +187,48 @@ impl Reader<'_> {
         tables
     }
 
-    /// Reads the keys of one table; `tables` are the names of tables it may also hold.
+    /// Reads the keys of one table. Others may be in it, which the caller reads: keys that belong
+    /// before these, and tables that belong after them.
     fn table<T>(
         &mut self,
         path: &str,
         table: &DeTable<'_>,
         keys: &[Key<T>],
-        tables: &[&str],
+        [before, after]: [&[&str]; 2],
         into: &mut T,
     ) {
         for (name, value) in table {
-            if tables.contains(&name.get_ref().as_ref()) {
+            let text = name.get_ref().as_ref();
+            if before.contains(&text) || after.contains(&text) {
                 continue;
             }
-            let Some(key) = keys.iter().find(|key| key.name == name.get_ref().as_ref()) else {
-                let names: Vec<&str> =
-                    keys.iter().map(|key| key.name).chain(tables.iter().copied()).collect();
-                self.unknown(path, name, &names);
-                continue;
-            };
-            let full = join(path, key.name);
-            let refused = key.read(value, into);
-            let elements = value.get_ref().as_array();
-            let elements = elements.map(|list| list.iter().map(Spanned::span).collect());
-            let position = Position {
-                span: value.span(),
-                elements: elements.unwrap_or_default(),
-                is_good: refused.is_empty(),
-            };
-            for one in refused {
-                let problem = self.problems.add(
-                    ProblemKind::Value,
-                    &one.span,
-                    &full,
-                    one.found,
-                    one.expected,
-                );
-                problem.nearest = one.nearest;
+            match keys.iter().find(|key| key.name == text) {
+                Some(key) => self.value(path, key, value, into),
+                None => {
+                    let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                    self.unknown(path, name, &[before, &keys, after].concat());
+                }
             }
-            self.positions.insert(full, position);
         }
+    }
+
+    /// Reads the value of one key of a table.
+    fn value<T>(&mut self, path: &str, key: &Key<T>, value: &Spanned<DeValue<'_>>, into: &mut T) {
+        let full = join(path, key.name);
+        let refused = key.read(value, into);
+        let elements = value.get_ref().as_array();
+        let elements = elements.map(|list| list.iter().map(Spanned::span).collect());
+        let position = Position {
+            span: value.span(),
+            elements: elements.unwrap_or_default(),
+            is_good: refused.is_empty(),
+        };
+        for one in refused {
+            let (found, expected) = (one.found, one.expected);
+            let problem = self.problems.add(ProblemKind::Value, &one.span, &full, found, expected);
+            problem.nearest = one.nearest;
+        }
+        self.positions.insert(full, position);
     }
 
     fn unknown(&mut self, path: &str, name: &Spanned<std::borrow::Cow<'_, str>>, valid: &[&str]) {
@@ -310,16 +271,6 @@ impl Reader<'_> {
     }
 }
 
-/// The text of a key, if it is one.
-fn text_of<'a>(table: &'a DeTable<'a>, key: &str) -> Option<&'a str> {
-    table.iter().find(|(name, _)| name.get_ref() == key)?.1.get_ref().as_str()
-}
-
-/// The position of a valid table's header.
-fn header(span: Range<usize>) -> Position {
-    Position { span, elements: Vec::new(), is_good: true }
-}
-
 /// The table that a key of exactly this name belongs to, if it is in the wrong one.
 fn elsewhere(path: &str, name: &str) -> Option<String> {
     fn has<T>(keys: &[Key<T>], name: &str) -> bool {
@@ -341,7 +292,7 @@ fn elsewhere(path: &str, name: &str) -> Option<String> {
         ("kubelet", has(wayback::KUBELET, name)),
         (&service, has(tables::SERVICE, name)),
         (&health, has(tables::HEALTH, name)),
-        ("expose.NAME", has(expose::KEYS, name) && !is_listed),
+        ("expose.NAME", has(LISTENERS.keys, name) && !is_listed),
     ];
     let found = tables.into_iter().find(|(table, has_it)| *has_it && *table != path);
     found.map(|(table, _)| join(table, name))

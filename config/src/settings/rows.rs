@@ -55,6 +55,19 @@ macro_rules! choice {
 /// Defines a table: its public struct, the default of that, and the constant with its keys. Fields
 /// without a key, which are tables of their own, come last.
 macro_rules! table {
+    ($(#[$doc:meta])* $table:ident, $keys:ident; $($rows:tt)*) => {
+        incomplete_table! { $(#[$doc])* $table, $keys; $($rows)* }
+
+        impl Default for $table {
+            fn default() -> Self {
+                Self::empty()
+            }
+        }
+    };
+}
+
+/// Like `table!`, for a table with required keys: no public default.
+macro_rules! incomplete_table {
     (
         $(#[$doc:meta])* $table:ident, $keys:ident;
         $(
@@ -78,8 +91,9 @@ macro_rules! table {
             $($(#[$part_doc])+ pub $part: $part_type,)*
         }
 
-        impl Default for $table {
-            fn default() -> Self {
+        impl $table {
+            /// What a table without keys means.
+            pub(super) fn empty() -> Self {
                 Self { $($field: $default,)* $($part: $part_default,)* }
             }
         }

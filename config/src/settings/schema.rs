@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -64,6 +65,26 @@ pub(super) enum Kind<T> {
     },
 }
 
+/// A list of tables with names, such as `[[expose]]`.
+pub(super) struct List<N, T: 'static> {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Maximum tables in it.
+    pub(super) max: usize,
+    /// The key of a table that names it.
+    pub(super) label: Key<Option<N>>,
+    /// The names that are accepted, to follow "expected" for one that is there twice.
+    pub(super) differs: &'static str,
+    /// The other keys.
+    pub(super) keys: &'static [Key<T>],
+    /// Those without a default. A table without them is left out.
+    pub(super) required: &'static [&'static str],
+    /// The tables within a table.
+    pub(super) tables: &'static [&'static str],
+    /// A table without keys.
+    pub(super) empty: fn() -> T,
+}
+
 /// Why a value was refused.
 #[derive(Debug)]
 pub(super) struct Refused {
@@ -76,6 +97,20 @@ pub(super) struct Refused {
 /// A key that has a default.
 pub(super) const fn key<T>(name: &'static str, about: &'static str, kind: Kind<T>) -> Key<T> {
     Key { name, about, example: None, kind }
+}
+
+/// The key with the name of a table in a list.
+pub(super) const fn label<N: FromStr + ToString>(
+    name: &'static str,
+    about: &'static str,
+    expected: &'static str,
+) -> Key<Option<N>> {
+    let kind = Kind::Text {
+        expected,
+        get: |from: &Option<N>| from.as_ref().map(ToString::to_string),
+        set: |into, text| text.parse().ok().map(|name| *into = Some(name)),
+    };
+    key(name, about, kind)
 }
 
 /// A number that is within the bounds of its key.

@@ -1,14 +1,16 @@
 //! Writes [`Settings`] as text: the effective configuration, and the reference with explanations.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use super::expose::{ExposeSettings, Named, Ruled};
-use super::schema::Key;
-use super::virtual_address::{self, Draft};
-use super::{ServiceSettings, Settings, events, expose, tables, wayback};
-use crate::ids::{ListenerName, SiteName};
+use super::expose::{ExposeRule, ExposeSettings, LISTENERS, RULES};
+use super::schema::{Key, List};
+use super::virtual_address::{ADDRESSES, VirtualAddressSettings};
+use super::{ServiceSettings, Settings, events, tables, wayback};
+use crate::ids::SiteName;
 
 /// The width of comments in the reference, in columns.
 const COMMENT_COLUMNS: usize = 96;
@@ -105,26 +107,24 @@ fn sections(settings: &Settings) -> Vec<Section> {
         sections.push(Section { path, values: values(tables::SERVICE, service) });
         sections.push(Section { path: health, values: values(tables::HEALTH, &service.health) });
     }
-    settings.expose.iter().for_each(|(name, it)| exposed(&mut sections, name, it));
-    for (name, it) in &settings.virtual_addresses {
-        let path = vec![table("virtual-address"), Step::Element(name.to_string())];
-        let values = values(virtual_address::KEYS, &Draft::of(name, it));
-        sections.push(Section { path, values });
+    for (name, listener) in &settings.expose {
+        let section = element(&[], &LISTENERS, name, listener);
+        let path = section.path.clone();
+        sections.push(section);
+        let rules = listener.rules.iter();
+        sections.extend(rules.map(|(service, rule)| element(&path, &RULES, service, rule)));
     }
+    let addresses = settings.virtual_addresses.iter();
+    sections.extend(addresses.map(|(name, it)| element(&[], &ADDRESSES, name, it)));
     sections
 }
 
-/// The tables of one listener.
-fn exposed(sections: &mut Vec<Section>, name: &ListenerName, settings: &ExposeSettings) {
-    let path = vec![Step::Table("expose".to_owned()), Step::Element(name.to_string())];
-    let named = Named { name: Some(name.clone()), settings: settings.clone() };
-    sections.push(Section { path: path.clone(), values: values(expose::KEYS, &named) });
-    for (service, rule) in &settings.rules {
-        let rule_path = [Step::Table("rule".to_owned()), Step::Element(service.to_string())];
-        let path = [&path[..], &rule_path].concat();
-        let ruled = Ruled { service: Some(service.clone()), rule: rule.clone() };
-        sections.push(Section { path, values: values(expose::RULE_KEYS, &ruled) });
-    }
+/// A table of a list.
+fn element<N: ToString, T>(within: &[Step], list: &List<N, T>, name: &N, it: &T) -> Section {
+    let step = [Step::Table(list.name.to_owned()), Step::Element(name.to_string())];
+    let label = (list.label.name, name.to_string().into());
+    let values = [vec![label], values(list.keys, it)].concat();
+    Section { path: [within, &step].concat(), values }
 }
 
 pub(super) fn to_toml(settings: &Settings) -> String {
@@ -163,30 +163,16 @@ pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
 /// table's non-default values.
 fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     let (mut all, mut shared) = (BTreeMap::new(), settings.clone());
-    shared.services.retain(|name, it| {
-        let is_shared = other.services.contains_key(name);
-        if !is_shared {
-            let line = one_line(tables::SERVICE, it, &ServiceSettings::defaults(name));
-            all.insert(format!("service.{name}"), line);
-        }
-        is_shared
+    take_missing(&mut all, "service", &mut shared.services, &other.services, |name, it| {
+        let defaults = ServiceSettings::defaults(name);
+        one_line(values(tables::SERVICE, it), &values(tables::SERVICE, &defaults))
     });
-    shared.expose.retain(|name, it| {
-        let is_shared = other.expose.contains_key(name);
-        if !is_shared {
-            let unnamed = |settings| Named { name: None, settings };
-            let (it, defaults) = (unnamed(it.clone()), unnamed(ExposeSettings::default()));
-            all.insert(format!("expose.{name}"), one_line(expose::KEYS, &it, &defaults));
-        }
-        is_shared
+    take_missing(&mut all, "expose", &mut shared.expose, &other.expose, |_, it| {
+        one_line(values(LISTENERS.keys, it), &defaults(&LISTENERS))
     });
-    shared.virtual_addresses.retain(|name, it| {
-        let is_shared = other.virtual_addresses.contains_key(name);
-        if !is_shared {
-            let line = one_line(virtual_address::KEYS, &Draft::of(name, it), &Draft::new());
-            all.insert(format!("virtual-address.{name}"), line);
-        }
-        is_shared
+    let (addresses, others) = (&mut shared.virtual_addresses, &other.virtual_addresses);
+    take_missing(&mut all, "virtual-address", addresses, others, |name, it| {
+        one_line(element(&[], &ADDRESSES, name, it).values, &defaults(&ADDRESSES))
     });
     for section in sections(&shared) {
         for (name, value) in &section.values {
@@ -196,10 +182,36 @@ fn flat(settings: &Settings, other: &Settings) -> BTreeMap<String, String> {
     all
 }
 
+/// Moves the tables that `other` lacks to `all`, each as one line.
+fn take_missing<N: Ord + fmt::Display, T>(
+    all: &mut BTreeMap<String, String>,
+    kind: &str,
+    tables: &mut BTreeMap<N, T>,
+    other: &BTreeMap<N, T>,
+    line: impl Fn(&N, &T) -> String,
+) {
+    tables.retain(|name, it| {
+        let is_shared = other.contains_key(name);
+        if !is_shared {
+            all.insert(format!("{kind}.{name}"), line(name, it));
+        }
+        is_shared
+    });
+}
+
+/// The values of absent keys.
+fn defaults<N, T>(list: &List<N, T>) -> Vec<(&'static str, toml::Value)> {
+    let mut values = values(list.keys, &(list.empty)());
+    values.retain(|(name, _)| !list.required.contains(name));
+    values
+}
+
 /// The non-default values of a table in one line.
-fn one_line<T>(keys: &[Key<T>], from: &T, defaults: &T) -> String {
-    let defaults = values(keys, defaults);
-    let said = values(keys, from).into_iter().filter(|value| !defaults.contains(value));
+fn one_line(
+    values: Vec<(&'static str, toml::Value)>,
+    defaults: &[(&'static str, toml::Value)],
+) -> String {
+    let said = values.into_iter().filter(|value| !defaults.contains(value));
     let each: Vec<String> = said.map(|(key, value)| format!("{key} = {value}")).collect();
     format!("{{ {} }}", each.join(", "))
 }
@@ -273,27 +285,28 @@ pub fn reference() -> String {
 /// The keys of a listener and of a virtual address, each with an example value: by default there
 /// are none.
 fn explain_exposed(text: &mut String) {
-    fn each<T>(text: &mut String, keys: &[Key<T>], example: &T) {
-        for key in keys {
-            text.push_str("#\n");
-            comment(text, key.about);
-            comment(text, &format!("Accepts {}.", key.expected()));
-            if let Some(value) = key.value(example) {
-                text.push_str(&format!("# {} = {value}\n", key.name));
-            }
+    fn one<T>(text: &mut String, key: &Key<T>, example: &T) {
+        text.push_str("#\n");
+        comment(text, key.about);
+        comment(text, &format!("Accepts {}.", key.expected()));
+        if let Some(value) = key.value(example) {
+            text.push_str(&format!("# {} = {value}\n", key.name));
         }
     }
 
+    fn each<N: FromStr, T>(text: &mut String, list: &List<N, T>, name: &str, example: &T) {
+        one(text, &list.label, &name.parse().ok());
+        list.keys.iter().for_each(|key| one(text, key, example));
+    }
+
     text.push_str(EXPOSED);
-    let name = Some("ci".parse().expect("a name"));
-    each(text, expose::KEYS, &Named { name, settings: ExposeSettings::example() });
+    each(text, &LISTENERS, "ci", &ExposeSettings::example());
     text.push_str("#\n# A listener can serve several services, selected by TLS server name:\n");
     text.push_str("#\n# [[expose.rule]]\n");
     let sni = vec!["*.prod.example.com".parse().expect("a name")];
-    let service = Some("prod".parse().expect("a name"));
-    each(text, expose::RULE_KEYS, &Ruled { service, rule: expose::ExposeRule { sni } });
+    each(text, &RULES, "prod", &ExposeRule { sni });
     text.push_str(VIRTUAL);
-    each(text, virtual_address::KEYS, &Draft::example());
+    each(text, &ADDRESSES, "api", &VirtualAddressSettings::example());
 }
 
 fn explain<T>(text: &mut String, table: &str, keys: &[Key<T>], defaults: &T) {

@@ -195,7 +195,7 @@ fn the_bounds_of_numbers_fit_their_fields() {
     bounds_fit(events::KEYS, Default::default);
     bounds_fit(wayback::EGRESS, Default::default);
     bounds_fit(wayback::KUBELET, Default::default);
-    bounds_fit(super::super::virtual_address::KEYS, super::super::virtual_address::Draft::new);
-    let named = || expose::Named { name: None, settings: ExposeSettings::default() };
-    bounds_fit(expose::KEYS, named);
+    let addresses = super::super::virtual_address::ADDRESSES;
+    bounds_fit(addresses.keys, addresses.empty);
+    bounds_fit(expose::LISTENERS.keys, Default::default);
 }
