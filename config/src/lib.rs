@@ -64,4 +64,4 @@ pub use settings::{
     VirtualAddressSettings, Weight, parse, parse_leniently, parse_with, reference,
 };
 pub use succession::Succession;
-pub use text::TextError;
+pub use text::{TextError, wrap};

@@ -68,6 +68,21 @@ macro_rules! text_form {
 }
 pub(crate) use text_form;
 
+/// The words of a text in lines of at most this many characters; a longer word has its own line.
+pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Longest part of a malformed text that is repeated, in characters.
 const MAX_SHOWN: usize = 60;
 

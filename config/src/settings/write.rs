@@ -11,9 +11,10 @@ use super::schema::{Key, List};
 use super::virtual_address::{ADDRESSES, VirtualAddressSettings};
 use super::{ServiceSettings, Settings, events, tables, wayback};
 use crate::ids::SiteName;
+use crate::text::wrap;
 
-/// The width of comments in the reference, in columns.
-const COMMENT_COLUMNS: usize = 96;
+/// The width of comments in the reference, in columns after "# ".
+const COMMENT_COLUMNS: usize = 94;
 
 /// How services other than the default one are configured; the end of the reference.
 const MORE_SERVICES: &str = "\
@@ -329,20 +330,9 @@ fn explain<T>(text: &mut String, table: &str, keys: &[Key<T>], defaults: &T) {
     }
 }
 
-/// Adds comment lines of at most [`COMMENT_COLUMNS`].
+/// Adds comment lines.
 fn comment(text: &mut String, words: &str) {
-    let mut line = String::from("#");
-    for word in words.split_whitespace() {
-        if line.len() + 1 + word.len() > COMMENT_COLUMNS {
-            text.push_str(&line);
-            text.push('\n');
-            line.truncate(1);
-        }
-        line.push(' ');
-        line.push_str(word);
-    }
-    text.push_str(&line);
-    text.push('\n');
+    wrap(words, COMMENT_COLUMNS).iter().for_each(|line| text.push_str(&format!("# {line}\n")));
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use meshport_config::wrap;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
@@ -180,15 +181,6 @@ pub(crate) fn cut(span: Span<'static>, width: usize, look: Look) -> Span<'static
 
 /// A sentence on lines of at most this width, at most this many of them.
 pub(crate) fn wrapped(text: &str, tone: Tone, width: usize, look: Look) -> Vec<Line<'static>> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.iter().map(|line| Line::from(cut(look.text(line, tone), width, look))).collect()
+    let lines = wrap(text, width).into_iter();
+    lines.map(|line| Line::from(cut(look.text(&line, tone), width, look))).collect()
 }

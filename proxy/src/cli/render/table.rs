@@ -1,6 +1,7 @@
 //! Aligned columns that fit the terminal.
 
 use super::style::{Style, Tone};
+use meshport_config::wrap;
 use meshport_core::units::clean;
 
 /// Columns of space between two cells.
@@ -159,17 +160,7 @@ pub(crate) fn toned(text: &str, tone: Tone, indent: usize, style: impl Into<Styl
     let (text, style) = (clean(text), style.into());
     let width = style.width;
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(MIN_CELL));
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    let spaces = " ".repeat(indent);
+    let (lines, spaces) = (wrap(&text, room), " ".repeat(indent));
     lines.iter().map(|line| format!("{spaces}{}\n", style.paint(line, tone))).collect()
 }
 
