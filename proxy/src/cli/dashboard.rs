@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::forward::EndSignals;
 use super::forward::identity::{self, IdentityArgs, Start, Storage};
+use super::forward::messages::no_member;
 use super::{clock, logging, output, runtime};
 
 /// Interval between attempts to read the first view, unless something changes earlier.
@@ -75,9 +76,7 @@ async fn serve(args: &DashboardArgs, start: Start) -> Result<(), Error> {
     let served = match ready {
         Ok(()) => {
             if let Err(error) = storage.store(leaf.directory().await).await {
-                output::advice(&format!(
-                    "cannot save the credential, so the next start needs the invite again: {error}"
-                ));
+                output::advice(&identity::unsaved(&error));
             }
             tell(args, address)?;
             let page = dashboard::serve(listener, leaf.viewer());
@@ -117,14 +116,7 @@ async fn first_view(leaf: &mut Leaf, args: &DashboardArgs) -> Result<(), Error> 
 fn no_view(error: &ViewError, leaf: &Leaf, args: &DashboardArgs) -> Error {
     let of = args.node.as_ref().map(|node| format!(" of {node}")).unwrap_or_default();
     let text = match error {
-        ViewError::NoMember => match leaf.progress().refused {
-            Some(reason) => format!("{reason}. Ask for a new invite with the role operator"),
-            None => format!(
-                "no member of the mesh answers after {}. Check that this machine may send UDP to \
-                 the addresses in the invite; members do not answer an invite of another mesh",
-                args.timeout
-            ),
-        },
+        ViewError::NoMember => no_member(leaf.progress().refused.as_deref(), args.timeout),
         ViewError::UnknownNode(_) => format!(
             "{error}. `meshport dashboard` without a name shows the nearest apiserver's node, and \
              all names"

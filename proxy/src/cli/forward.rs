@@ -8,7 +8,7 @@
 mod child;
 mod context;
 pub(super) mod identity;
-mod messages;
+pub(super) mod messages;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,10 +19,10 @@ use meshport_config::{LogLevel, Period, ServiceName, ServiceSettings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::context::{Context, ContextArgs, TemporaryKubeconfig};
+use self::context::{ContextArgs, TemporaryKubeconfig};
 use self::identity::{IdentityArgs, Start, Storage};
 use self::messages::Console;
-use super::kubeconfig::Evidence;
+use super::kubeconfig::{Chosen, Evidence};
 use super::{clock, local, logging, output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::lifecycle::leaf::{Destination, Leaf, Options};
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
     if let Some(level) = args.log_level {
         logging::start(false, level.as_str())?;
     }
-    let context = Context::find(args)?;
+    let context = context::find(args)?;
     if args.exec && context.is_none() && args.service.as_str() == ServiceName::KUBE_APISERVER {
         output::advice(
             "warning: no kubeconfig was found, so KUBECONFIG is not set for the command; name one \
@@ -116,7 +116,7 @@ async fn forward(
     args: &ForwardArgs,
     listen: Vec<SocketAddr>,
     start: Start,
-    context: Option<&Context>,
+    context: Option<&Chosen>,
 ) -> Result<u8, Error> {
     let Start { identity, seeds, directory, storage } = start;
     let (service, mesh_listen) = (args.service.clone(), args.mesh_listen);
@@ -197,7 +197,7 @@ impl Forward<'_> {
     async fn serve(
         &mut self,
         destination: Destination,
-        context: Option<&Context>,
+        context: Option<&Chosen>,
     ) -> Result<u8, Error> {
         let listen = self.leaf.listen().ok_or_else(|| Error::Bug("nothing is bound".into()))?;
         let local = local::dialled(listen);
@@ -212,9 +212,7 @@ impl Forward<'_> {
         self.console.leads(local, Some(&destination), clock::wall());
         // Save on another task: disk writes must not block this loop.
         if let Err(error) = self.storage.store(self.leaf.directory().await).await {
-            self.console.remark(&format!(
-                "cannot save the credential, so the next start needs the invite again: {error}"
-            ));
+            self.console.remark(&identity::unsaved(&error));
         }
         self.storage.take_secrets(&mut self.leaf).await;
         let mut last = Some(destination);
@@ -244,7 +242,7 @@ impl Forward<'_> {
     /// Writes the context if requested; returns the kubeconfig for a command.
     async fn write_context(
         &mut self,
-        context: &Context,
+        context: &Chosen,
         local: SocketAddr,
     ) -> Result<Option<TemporaryKubeconfig>, Error> {
         let answers = self.leaf.certificates(CERTIFICATES_WAIT).await;
@@ -256,7 +254,7 @@ impl Forward<'_> {
         if !self.args.exec {
             return Ok(None);
         }
-        let kubeconfig = context.temporary(local, &evidence)?;
+        let kubeconfig = TemporaryKubeconfig::write(context, local, &evidence)?;
         kubeconfig.warnings.iter().for_each(|warning| self.console.remark(warning));
         Ok(Some(kubeconfig))
     }

@@ -89,16 +89,26 @@ pub(super) fn source_files(from: Option<&Path>) -> Vec<PathBuf> {
 pub(super) struct Chosen {
     files: Vec<PathBuf>,
     found: Found,
+    /// The name of the new context.
+    name: String,
 }
 
 impl Chosen {
-    /// A context by name, else the current one.
+    /// A context by name, else the current one, for a new context of the other name.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no file or no such context, [`Error::Io`].
-    pub(super) fn read(files: Vec<PathBuf>, context: Option<&str>) -> Result<Self, Error> {
+    /// [`Error::Usage`] if there is no file or no such context, or if its server is not an
+    /// apiserver's address; [`Error::Io`].
+    pub(super) fn read(
+        files: Vec<PathBuf>,
+        context: Option<&str>,
+        name: &str,
+    ) -> Result<Self, Error> {
         let found = Source::read(&files)?.context(context)?;
-        Ok(Self { files, found })
+        // Refuse one that cannot work before connecting.
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        make(&found, local, name, &Naming::by(&Evidence::default()))?;
+        Ok(Self { files, found, name: name.to_owned() })
     }
 
     /// The files that were searched.
@@ -106,24 +116,14 @@ impl Chosen {
         &self.files
     }
 
-    /// Whether a context for a local address can be made from it.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if its server is not an apiserver's address.
-    pub(super) fn check(&self, name: &str) -> Result<(), Error> {
-        let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        make(&self.found, local, name, &Naming::by(&Evidence::default())).map(drop)
-    }
-
     /// A kubeconfig with only the new context, to be listed before [`Chosen::files`], and warnings
     /// about it.
     pub(super) fn text(
         &self,
         local: SocketAddr,
-        name: &str,
         evidence: &Evidence,
     ) -> Result<(String, Vec<String>), Error> {
-        let made = make(&self.found, local, name, &Naming::by(evidence))?;
+        let made = make(&self.found, local, &self.name, &Naming::by(evidence))?;
         Ok((print(&self.found, &made)?, made.warnings))
     }
 
@@ -135,10 +135,9 @@ impl Chosen {
         &self,
         path: &Path,
         local: SocketAddr,
-        name: &str,
         evidence: &Evidence,
     ) -> Result<Vec<String>, Error> {
-        let made = make(&self.found, local, name, &Naming::by(evidence))?;
+        let made = make(&self.found, local, &self.name, &Naming::by(evidence))?;
         let missing = write_into(path, &made, Current::Stays, &self.found.file)?;
         Ok(made.notes.into_iter().chain(made.warnings).chain(missing).collect())
     }

@@ -8,7 +8,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use meshport_config::ServiceName;
@@ -35,13 +35,6 @@ pub(crate) struct ContextArgs {
     pub(crate) context_name: String,
 }
 
-/// The source context, and the name of the new one.
-#[derive(Debug)]
-pub(super) struct Context {
-    chosen: Chosen,
-    name: String,
-}
-
 /// A kubeconfig for one command; removed when dropped.
 #[derive(Debug)]
 pub(super) struct TemporaryKubeconfig {
@@ -52,50 +45,34 @@ pub(super) struct TemporaryKubeconfig {
     pub(super) warnings: Vec<String>,
 }
 
-impl Context {
-    /// The source context; `None` if no kubeconfig is requested, or if a command may do without one
-    /// because this machine has none.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if one was requested and none is found.
-    pub(super) fn find(forward: &ForwardArgs) -> Result<Option<Self>, Error> {
-        let args = &forward.context;
-        let is_kubernetes = forward.service.as_str() == ServiceName::KUBE_APISERVER;
-        let named = args.from.is_some() || args.context.is_some() || args.kubeconfig.is_some();
-        let lends = forward.exec && (is_kubernetes || named);
-        if !lends && args.kubeconfig.is_none() {
-            return Ok(None);
-        }
-        let files = kubeconfig::source_files(args.from.as_deref());
-        if !named && !files.iter().any(|file| file.exists()) {
-            return Ok(None);
-        }
-        let chosen = Chosen::read(files, args.context.as_deref())?;
-        // Refuse a context that cannot work before connecting.
-        chosen.check(&args.context_name)?;
-        Ok(Some(Self { chosen, name: args.context_name.clone() }))
+/// The source context; `None` if no kubeconfig is requested, or if a command may do without one
+/// because this machine has none.
+///
+/// # Errors
+/// [`Error::Usage`] if one was requested and none is found, or it cannot work.
+pub(super) fn find(forward: &ForwardArgs) -> Result<Option<Chosen>, Error> {
+    let args = &forward.context;
+    let is_kubernetes = forward.service.as_str() == ServiceName::KUBE_APISERVER;
+    let named = args.from.is_some() || args.context.is_some() || args.kubeconfig.is_some();
+    let lends = forward.exec && (is_kubernetes || named);
+    if !lends && args.kubeconfig.is_none() {
+        return Ok(None);
     }
+    let files = kubeconfig::source_files(args.from.as_deref());
+    if !named && !files.iter().any(|file| file.exists()) {
+        return Ok(None);
+    }
+    Chosen::read(files, args.context.as_deref(), &args.context_name).map(Some)
+}
 
-    /// Writes the context into a kubeconfig; returns warnings for the user.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] when the file cannot take it, [`Error::Io`].
-    pub(super) fn merge_into(
-        &self,
-        file: &Path,
+impl TemporaryKubeconfig {
+    /// Writes one with the new context.
+    pub(super) fn write(
+        chosen: &Chosen,
         local: SocketAddr,
         evidence: &Evidence,
-    ) -> Result<Vec<String>, Error> {
-        self.chosen.merge_into(file, local, &self.name, evidence)
-    }
-
-    /// A kubeconfig for one command.
-    pub(super) fn temporary(
-        &self,
-        local: SocketAddr,
-        evidence: &Evidence,
-    ) -> Result<TemporaryKubeconfig, Error> {
-        let (text, warnings) = self.chosen.text(local, &self.name, evidence)?;
+    ) -> Result<Self, Error> {
+        let (text, warnings) = chosen.text(local, evidence)?;
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let folder = folder.filter(|folder| folder.is_dir()).unwrap_or_else(std::env::temp_dir);
         let path = folder.join(format!("meshport-{:016x}.kubeconfig", OsRng.next_u64()));
@@ -105,10 +82,9 @@ impl Context {
             .mode(0o600)
             .open(&path)
             .map_err(Error::io(format!("create {}", path.display())))?;
-        let mut kubeconfig =
-            TemporaryKubeconfig { path: path.clone(), list: OsString::new(), warnings };
+        let mut kubeconfig = Self { path: path.clone(), list: OsString::new(), warnings };
         file.write_all(text.as_bytes()).map_err(Error::io(format!("write {}", path.display())))?;
-        let all = std::iter::once(&path).chain(self.chosen.files());
+        let all = std::iter::once(&path).chain(chosen.files());
         kubeconfig.list = std::env::join_paths(all).map_err(|_| {
             Error::Usage("KUBECONFIG cannot list a file whose name has a colon in it".into())
         })?;

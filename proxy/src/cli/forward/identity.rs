@@ -81,6 +81,11 @@ pub(in crate::cli) struct NewIdentities {
     seeds: Vec<Seed>,
 }
 
+/// The warning after a failure of [`Storage::store`].
+pub(in crate::cli) fn unsaved(error: &Error) -> String {
+    format!("cannot save the credential, so the next start needs the invite again: {error}")
+}
+
 /// The identity that the arguments select: from an invite, or a saved one.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use meshport_config::{ServiceName, UnixSeconds};
+use meshport_config::{Period, ServiceName, UnixSeconds};
 
 use super::ForwardArgs;
 use crate::cli::{clock, output};
@@ -110,16 +110,23 @@ pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
     )
 }
 
+/// Why no member answers, and what to do.
+pub(in crate::cli) fn no_member(refused: Option<&str>, waited: Period) -> String {
+    match refused {
+        Some(reason) => format!("{reason}. Ask for a new invite with the role operator"),
+        None => format!(
+            "no member of the mesh answers after {waited}. Check that this machine may send UDP to \
+             the addresses in the invite; members do not answer an invite of another mesh"
+        ),
+    }
+}
+
 /// Why no origin was found, and what to do.
 pub(super) fn no_origin(progress: &Progress, args: &ForwardArgs) -> Error {
     let Progress { members, origins, measured, refused, .. } = progress;
     let (service, waited) = (&args.service, args.timeout);
     let text = match (refused, members, origins, measured) {
-        (Some(reason), 0, ..) => format!("{reason}. Ask for a new invite with the role operator"),
-        (None, 0, ..) => format!(
-            "no member of the mesh answers after {waited}. Check that this machine may send UDP to \
-             the addresses in the invite; members do not answer an invite of another mesh"
-        ),
+        (refused, 0, ..) => no_member(refused.as_deref(), waited),
         (_, members, 0, _) => {
             let meant = service.misspelt().map(|name| format!(" Did you mean {name}?"));
             format!(
