@@ -1,9 +1,11 @@
 //! A node's claim to a virtual address, sent over the mesh.
 
+use serde::{Deserialize, Serialize};
+
 use super::frame::Hardware;
 
-/// A node's role for the address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A node's role for the address. Its number on the wire is its place here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stance {
     /// It does not answer for the address.
     Standby,
@@ -22,8 +24,8 @@ impl Stance {
     }
 }
 
-/// The claim of one node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The claim of one node, with its fields in the order of the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The daemon's start number; later starts have larger ones.
     pub incarnation: u64,

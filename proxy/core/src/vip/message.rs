@@ -1,16 +1,16 @@
 //! A claim on its way between two nodes of a group.
 //!
 //! A datagram on the inner port [`PORT`]: version (1 byte, [`VERSION`]), body (postcard). Bytes
-//! after the known fields are ignored, so that a later version may add fields at the end; nothing
-//! else of a version ever changes. A version without claims drops the datagram.
+//! after the known fields are ignored, so that a later version may add fields at the end of
+//! [`Claim`]; nothing else of a version ever changes, the order of fields included. A version
+//! without claims drops the datagram.
 
 use std::net::IpAddr;
 
 use meshport_config::GroupName;
 use serde::{Deserialize, Serialize};
 
-use super::claim::{Claim, Stance};
-use super::frame::Hardware;
+use super::claim::Claim;
 
 /// The UDP port inside the tunnel.
 pub const PORT: u16 = 7403;
@@ -21,7 +21,7 @@ pub const VERSION: u8 = 1;
 pub const MAX_BYTES: usize = 512;
 
 /// A claim and its address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// The group that it is for.
     pub group: GroupName,
@@ -29,20 +29,6 @@ pub struct Message {
     pub address: IpAddr,
     /// The claim.
     pub claim: Claim,
-}
-
-/// The wire format of a [`Message`], in order of the fields.
-#[derive(Serialize, Deserialize)]
-struct Body {
-    group: GroupName,
-    address: IpAddr,
-    incarnation: u64,
-    sequence: u64,
-    usable: bool,
-    priority: u8,
-    stance: u8,
-    hardware: [u8; 6],
-    hears: bool,
 }
 
 /// Why bytes are not a claim.
@@ -59,26 +45,7 @@ pub enum BadMessage {
 impl Message {
     /// The bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let Self { group, address, claim } = self;
-        let Claim { incarnation, sequence, usable, priority, stance, hardware, hears } = *claim;
-        let stance = match stance {
-            Stance::Standby => 0,
-            Stance::Holding => 1,
-            Stance::Releasing => 2,
-            Stance::Ready => 3,
-        };
-        let body = Body {
-            group: group.clone(),
-            address: *address,
-            incarnation,
-            sequence,
-            usable,
-            priority,
-            stance,
-            hardware: hardware.0,
-            hears,
-        };
-        let body = postcard::to_allocvec(&body).expect("plain data serialises");
+        let body = postcard::to_allocvec(self).expect("plain data serialises");
         [&[VERSION][..], &body].concat()
     }
 
@@ -94,32 +61,13 @@ impl Message {
         if bytes.len() > MAX_BYTES {
             return Err(BadMessage::Malformed);
         }
-        let (body, _later) =
-            postcard::take_from_bytes::<Body>(body).map_err(|_| BadMessage::Malformed)?;
-        let Body {
-            group,
-            address,
-            incarnation,
-            sequence,
-            usable,
-            priority,
-            stance,
-            hardware,
-            hears,
-        } = body;
-        let stance = match stance {
-            0 => Stance::Standby,
-            1 => Stance::Holding,
-            2 => Stance::Releasing,
-            3 => Stance::Ready,
-            _ => return Err(BadMessage::Malformed),
-        };
-        let hardware = Hardware(hardware);
-        if !hardware.is_station() {
+        let (message, _later) =
+            postcard::take_from_bytes::<Self>(body).map_err(|_| BadMessage::Malformed)?;
+        // Numbers have only the form in which they are written.
+        if !message.claim.hardware.is_station() || !bytes.starts_with(&message.encode()) {
             return Err(BadMessage::Malformed);
         }
-        let claim = Claim { incarnation, sequence, usable, priority, stance, hardware, hears };
-        Ok(Self { group, address, claim })
+        Ok(message)
     }
 }
 
@@ -127,6 +75,8 @@ impl Message {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::claim::Stance;
+    use super::super::frame::Hardware;
     use super::*;
 
     fn sample(stance: Stance) -> Message {
@@ -153,6 +103,39 @@ mod tests {
                 assert_eq!(Message::decode(&bytes[..cut]), Err(BadMessage::Malformed), "{cut}");
             }
         }
+    }
+
+    /// What releases before this one send.
+    #[test]
+    fn the_bytes_on_the_wire_stay_as_they_are() {
+        let claim = Claim {
+            incarnation: 300,
+            sequence: 7,
+            usable: true,
+            priority: 200,
+            stance: Stance::Ready,
+            hardware: Hardware([2, 0, 0, 0, 0, 0xff]),
+            hears: false,
+        };
+        let (group, address) = ("vip".parse().expect("a name"), [192, 0, 2, 10].into());
+        let message = Message { group, address, claim };
+        let bytes = b"\x01\x03vip\x00\xc0\0\x02\x0a\xac\x02\x07\x01\xc8\x03\x02\0\0\0\0\xff\0";
+        assert_eq!(message.encode(), bytes);
+        let address = "2001:db8::1".parse().expect("an address");
+        let claim = Claim { stance: Stance::Standby, usable: false, hears: true, ..claim };
+        let message = Message { address, claim, ..message };
+        let address = b"\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01";
+        let rest = b"\xac\x02\x07\0\xc8\0\x02\0\0\0\0\xff\x01";
+        assert_eq!(message.encode(), [b"\x01\x03vip\x01", &address[..], rest].concat());
+    }
+
+    #[test]
+    fn a_number_has_one_form() {
+        let bytes = sample(Stance::Ready).encode();
+        let at = bytes.len() - 8;
+        assert_eq!(bytes[at], 3);
+        let longer = [&bytes[..at], &[0x83, 0], &bytes[at + 1..]].concat();
+        assert_eq!(Message::decode(&longer), Err(BadMessage::Malformed));
     }
 
     #[test]
