@@ -19,12 +19,10 @@ use std::time::{Duration, Instant};
 use meshport_config::{
     Credential, Endpoint, Issued, NodeId, Revocation, Revoked, ServiceName, UnixSeconds,
 };
-use tracing::info;
-
 use meshport_core::access::Denial;
 
 use crate::clock;
-use crate::log_budget::LogBudget;
+use crate::log_budget::{FEW, LogBudget};
 use crate::sessions::splice::Carried;
 
 pub(crate) use self::exposed::{ExposedBudgets, ExposedClient, ExposedSession};
@@ -36,6 +34,16 @@ const MAX_SOURCES: usize = 20_736;
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an operator may keep reading this node's view before it is logged again.
 const VIEWING: Duration = Duration::from_secs(600);
+
+/// Writes a line: the number of lines suppressed before it, its event and its fields.
+macro_rules! line {
+    ($suppressed:expr, $event:literal, $($fields:tt)*) => {{
+        // Not among the fields, which are not evaluated where nobody reads the log.
+        let suppressed: u64 = $suppressed;
+        tracing::info!(target: "audit", event = $event, $($fields)*, suppressed);
+    }};
+}
+use line;
 
 /// A stream refused because of credentials.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +94,7 @@ impl Sources {
                 return None;
             }
         }
-        let new = || Source { budget: LogBudget::new(now), admitted: None, viewed: None };
+        let new = || Source { budget: LogBudget::new(FEW, now), admitted: None, viewed: None };
         Some(self.nodes.entry(node).or_insert_with(new))
     }
 
@@ -104,7 +112,7 @@ impl Sources {
         if let Some(source) = source.and_then(|node| self.node(node, now)) {
             return source.budget.take(now);
         }
-        self.strangers.get_or_insert_with(|| LogBudget::new(now)).take(now)
+        self.strangers.get_or_insert_with(|| LogBudget::new(FEW, now)).take(now)
     }
 }
 
@@ -122,11 +130,10 @@ impl Audit {
         }
         let Some(suppressed) = self.take(Some(peer.node), now) else { return };
         let invite = peer.delegation.as_ref().map(|it| it.key.to_string());
-        info!(
-            target: "audit",
-            event = "admitted",
+        line!(
+            suppressed, "admitted",
             node = %peer.node, name = %peer.name, site = %peer.site, roles = %peer.roles,
-            credential = hex(&id), invite, expires_at = %peer.expires_at, suppressed,
+            credential = hex(&id), invite, expires_at = %peer.expires_at
         );
     }
 
@@ -142,7 +149,7 @@ impl Audit {
     /// A credential was refused, by this node or by the peer.
     pub(crate) fn refused_peer(&self, node: &NodeId, reason: &str) {
         let Some(suppressed) = self.take(None, clock::now()) else { return };
-        info!(target: "audit", event = "refused", node = %node, reason, suppressed);
+        line!(suppressed, "refused", %node, reason);
     }
 
     /// Logs handshakes in the name of a revoked node. Only the key's owner could complete one, but
@@ -159,11 +166,7 @@ impl Audit {
         let Some(suppressed) = self.take(source, clock::now()) else { return };
         let name = credential.map(|it| it.name.to_string());
         let client = client.map(|it| it.node.to_string());
-        info!(
-            target: "audit",
-            event = "stream-refused",
-            node = %peer, name, client, %service, reason, suppressed,
-        );
+        line!(suppressed, "stream-refused", node = %peer, name, client, %service, reason);
     }
 
     /// A node without the role operator asked for this node's view, or for another's through this
@@ -179,11 +182,7 @@ impl Audit {
         let Some(suppressed) = self.take(source, clock::now()) else { return };
         let name = credential.map(|it| it.name.to_string());
         let client = client.map(|it| it.node.to_string());
-        info!(
-            target: "audit",
-            event = "view-refused",
-            node = %peer, name, client, reason = %why, suppressed,
-        );
+        line!(suppressed, "view-refused", node = %peer, name, client, reason = %why);
     }
 
     /// An operator reads this node's view. `dashboard` asks every few seconds, so one line covers
@@ -205,37 +204,30 @@ impl Audit {
         }
         let Some(suppressed) = self.take(Some(operator.node), now) else { return };
         let relay = carrier.map(|carrier| carrier.to_string());
-        info!(
-            target: "audit",
-            event = "operator-view",
-            node = %operator.node, name = %operator.name, relay, suppressed,
-        );
+        line!(suppressed, "operator-view", node = %operator.node, name = %operator.name, relay);
     }
 
     /// Logs an apiserver's refused request, or one of a process that may not use the socket.
     pub(crate) fn refused_target(&self, target: Option<&Endpoint>, rule: &str, reason: &str) {
         let Some(suppressed) = self.take(None, clock::now()) else { return };
         let target = target.map(ToString::to_string);
-        info!(target: "audit", event = "way-back-refused", to = target, rule, reason, suppressed);
+        line!(suppressed, "way-back-refused", to = target, rule, reason);
     }
 
     /// The authority revoked something, or a node continues under another key.
     pub(crate) fn revoked(&self, revocation: &Revocation) {
-        // No limit: only the authority and nodes themselves can make them.
-        self.0.written.fetch_add(1, Ordering::Relaxed);
         let (revoked, at) = (&revocation.revoked, revocation.at);
         if let Revoked::Succeeded { node, .. } = revoked
             && revoked.is_departure()
         {
-            info!(target: "audit", event = "departed", %node, %at, suppressed = 0);
+            line!(self.unlimited(), "departed", %node, %at);
             return;
         }
-        if let Revoked::Succeeded { node, by } = revoked {
-            let (event, former) = ("succeeded", node);
-            info!(target: "audit", event, former = %former, node = %by, %at, suppressed = 0);
+        if let Revoked::Succeeded { node: former, by } = revoked {
+            line!(self.unlimited(), "succeeded", %former, node = %by, %at);
             return;
         }
-        info!(target: "audit", event = "revoked", %revoked, %at, suppressed = 0);
+        line!(self.unlimited(), "revoked", %revoked, %at);
     }
 
     /// Two processes use one node's key. Reported at most once in ten minutes per node.
@@ -243,32 +235,26 @@ impl Audit {
         let source = by.copied().unwrap_or(*node);
         let Some(suppressed) = self.take(Some(source), clock::now()) else { return };
         let by = by.map(ToString::to_string);
-        info!(target: "audit", event = "duplicate-identity", node = %node, at, by, suppressed);
+        line!(suppressed, "duplicate-identity", %node, at, by);
     }
 
     /// This node presents another credential.
     pub(crate) fn renewed(&self, own: &Credential) {
-        self.0.written.fetch_add(1, Ordering::Relaxed);
-        info!(
-            target: "audit",
-            event = "renewed",
-            node = %own.node, credential = hex(&own.id()), expires_at = %own.expires_at,
-            suppressed = 0,
+        line!(
+            self.unlimited(), "renewed",
+            node = %own.node, credential = hex(&own.id()), expires_at = %own.expires_at
         );
     }
 
     /// This node, an issuer, has renewed the credential of a node that joined with `base`, whose
     /// request came through a relay.
     pub(crate) fn issued(&self, issued: &Issued, base: &Credential, relay: Option<NodeId>) {
-        self.0.written.fetch_add(1, Ordering::Relaxed);
         let next = issued.content();
         let invite = base.delegation.as_ref().map(|it| it.key.to_string());
         let relay = relay.map(|it| it.to_string());
-        info!(
-            target: "audit",
-            event = "issued",
-            node = %next.node, name = %next.name, expires_at = %next.expires_at, invite, relay,
-            suppressed = 0,
+        line!(
+            self.unlimited(), "issued",
+            node = %next.node, name = %next.name, expires_at = %next.expires_at, invite, relay
         );
     }
 
@@ -279,37 +265,24 @@ impl Audit {
         former_until: Option<UnixSeconds>,
         from: Option<&NodeId>,
     ) {
-        // No limit: only the authority makes secrets.
-        self.0.written.fetch_add(1, Ordering::Relaxed);
         let former_until = former_until.map(|it| it.to_string());
         let node = from.map(ToString::to_string);
-        info!(
-            target: "audit",
-            event = "secret-rotated",
-            number, former_until, node, suppressed = 0,
-        );
+        line!(self.unlimited(), "secret-rotated", number, former_until, node);
     }
 
     /// This node continues with another key.
     pub(crate) fn key_rotated(&self, node: &NodeId, former: &NodeId, former_until: UnixSeconds) {
-        self.0.written.fetch_add(1, Ordering::Relaxed);
-        info!(
-            target: "audit",
-            event = "key-rotated",
-            node = %node, former = %former, former_until = %former_until, suppressed = 0,
-        );
+        line!(self.unlimited(), "key-rotated", %node, %former, %former_until);
     }
 
     /// The previous key is no longer accepted.
     pub(crate) fn key_retired(&self, former: &NodeId) {
-        self.0.written.fetch_add(1, Ordering::Relaxed);
-        info!(target: "audit", event = "key-retired", former = %former, suppressed = 0);
+        line!(self.unlimited(), "key-retired", %former);
     }
 
     /// The previous secret is no longer accepted.
     pub(crate) fn retired(&self, number: u64) {
-        self.0.written.fetch_add(1, Ordering::Relaxed);
-        info!(target: "audit", event = "secret-retired", number, suppressed = 0);
+        line!(self.unlimited(), "secret-retired", number);
     }
 
     /// An operator's session with an instance of this node begins; it ends when the returned value
@@ -329,10 +302,9 @@ impl Audit {
         };
         if let Some(suppressed) = self.take(Some(operator.node), session.begun) {
             let relay = relay.map(|relay| relay.to_string());
-            info!(
-                target: "audit",
-                event = "operator-session-started",
-                node = %operator.node, name = %operator.name, %service, relay, suppressed,
+            line!(
+                suppressed, "operator-session-started",
+                node = %operator.node, name = %operator.name, %service, relay
             );
         }
         session
@@ -347,7 +319,15 @@ impl Audit {
 
     /// Whether a line may be written now; if so, the number of lines suppressed before it.
     fn take(&self, source: Option<NodeId>, now: Instant) -> Option<u64> {
-        let taken = self.with(|sources| sources.take(source, now));
+        self.counted(self.with(|sources| sources.take(source, now)))
+    }
+
+    /// For a line that only the authority and nodes with their own keys can cause.
+    fn unlimited(&self) -> u64 {
+        self.counted(Some(0)).unwrap_or_default()
+    }
+
+    fn counted(&self, taken: Option<u64>) -> Option<u64> {
         let Inner { written, held_back, .. } = &*self.0;
         if taken.is_some() { written } else { held_back }.fetch_add(1, Ordering::Relaxed);
         taken
@@ -375,13 +355,11 @@ impl Drop for OperatorSession {
         let now = clock::now();
         let Some(suppressed) = audit.take(Some(operator.node), now) else { return };
         let seconds = now.saturating_duration_since(*begun).as_secs();
-        info!(
-            target: "audit",
-            event = "operator-session-ended",
+        line!(
+            suppressed, "operator-session-ended",
             node = %operator.node, name = %operator.name, %service, seconds,
             sent_bytes = carried.up.load(Ordering::Relaxed),
-            received_bytes = carried.down.load(Ordering::Relaxed),
-            suppressed,
+            received_bytes = carried.down.load(Ordering::Relaxed)
         );
     }
 }

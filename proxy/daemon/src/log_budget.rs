@@ -2,45 +2,36 @@
 
 use std::time::{Duration, Instant};
 
-/// Lines that may be written at once.
-const BURST: u32 = 20;
-/// Interval after which one more line is allowed.
-const REFILL: Duration = Duration::from_secs(1);
+use meshport_core::credit::{Credit, Rate};
 
-/// A token bucket that counts what it suppressed.
+/// A burst of lines, then one a second.
+pub(crate) const FEW: Rate = Rate { most: 20, each: Duration::from_secs(1) };
+
+/// A limit that counts the lines it holds back.
 #[derive(Debug)]
 pub(crate) struct LogBudget {
-    tokens: u32,
-    refilled: Instant,
+    credit: Credit,
     held_back: u64,
 }
 
 impl LogBudget {
-    /// A full bucket.
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { tokens: BURST, refilled: now, held_back: 0 }
+    /// A full one.
+    pub(crate) fn new(rate: Rate, now: Instant) -> Self {
+        Self { credit: Credit::full(rate, now), held_back: 0 }
     }
 
-    /// Whether the bucket is full again.
-    pub(crate) fn is_whole(&self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
-        passed >= u64::from(BURST - self.tokens)
+    /// Whether it is full again.
+    pub(crate) fn is_whole(&mut self, now: Instant) -> bool {
+        self.credit.is_full(now)
     }
 
-    /// Whether a line may be written now; if so, the number suppressed since the last one.
+    /// Whether a line may be written now; if so, the number held back since the last one.
     pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
-        let passed = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
-        if passed > 0 {
-            let gained = u32::try_from(passed).unwrap_or(BURST);
-            self.tokens = self.tokens.saturating_add(gained).min(BURST);
-            self.refilled = now;
+        if self.credit.take(now) {
+            return Some(std::mem::take(&mut self.held_back));
         }
-        if self.tokens == 0 {
-            self.held_back += 1;
-            return None;
-        }
-        self.tokens -= 1;
-        Some(std::mem::take(&mut self.held_back))
+        self.held_back += 1;
+        None
     }
 }
 
@@ -56,7 +47,7 @@ pub(crate) struct LogBudgets {
 impl LogBudgets {
     /// Full ones.
     pub(crate) fn new(now: Instant) -> Self {
-        Self { refusals: LogBudget::new(now), ignored: LogBudget::new(now) }
+        Self { refusals: LogBudget::new(FEW, now), ignored: LogBudget::new(FEW, now) }
     }
 }
 
@@ -69,7 +60,7 @@ mod tests {
     #[test]
     fn a_flood_is_a_burst_and_then_a_line_a_second_that_says_what_is_missing() {
         let start = Instant::now();
-        let mut budget = LogBudget::new(start);
+        let mut budget = LogBudget::new(FEW, start);
         let written = (0..1000).filter(|_| budget.take(start).is_some()).count();
         assert_eq!(written, 20);
         assert_eq!(budget.take(start + Duration::from_secs(1)), Some(980));

@@ -4,42 +4,34 @@
 //! hides no session.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use meshport_config::counters::Counter;
 use meshport_config::{ListenerName, ServiceName};
-use meshport_core::credit::{Credit, Rate};
-use tracing::info;
+use meshport_core::credit::Rate;
 
-use super::Audit;
+use super::{Audit, line};
 use crate::clock;
+use crate::log_budget::{FEW, LogBudget};
 use crate::sessions::exposed::{ExposeCount, Tally};
 
 /// Lines about a listener's sessions: a burst of reconnecting clients, then ten a second.
 const SESSIONS: Rate = Rate { most: 1_000, each: Duration::from_millis(100) };
-/// Lines about refused clients of one listener.
-const REFUSALS: Rate = Rate { most: 20, each: Duration::from_secs(1) };
 
-/// The budget of lines of one listener.
+/// The budgets of lines of one listener.
 #[derive(Debug)]
 pub(crate) struct ExposedBudgets {
-    sessions: Mutex<Budget>,
-    refusals: Mutex<Budget>,
-}
-
-#[derive(Debug)]
-struct Budget {
-    credit: Credit,
-    suppressed: u64,
+    sessions: Mutex<LogBudget>,
+    /// Of lines about refused clients.
+    refusals: Mutex<LogBudget>,
 }
 
 impl ExposedBudgets {
     /// Full budgets.
     pub(crate) fn new(now: Instant) -> Self {
-        let full = |rate| Mutex::new(Budget { credit: Credit::full(rate, now), suppressed: 0 });
-        Self { sessions: full(SESSIONS), refusals: full(REFUSALS) }
+        let full = |rate| Mutex::new(LogBudget::new(rate, now));
+        Self { sessions: full(SESSIONS), refusals: full(FEW) }
     }
 }
 
@@ -54,16 +46,9 @@ pub(crate) struct ExposedClient<'a> {
 
 impl Audit {
     /// Whether a line may be written now; if so, the number of lines suppressed before it.
-    fn take_of(&self, budget: &Mutex<Budget>) -> Option<u64> {
+    fn take_of(&self, budget: &Mutex<LogBudget>) -> Option<u64> {
         let mut budget = budget.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = budget.credit.take(clock::now());
-        let count = if taken { &self.0.written } else { &self.0.held_back };
-        count.fetch_add(1, Ordering::Relaxed);
-        if !taken {
-            budget.suppressed += 1;
-            return None;
-        }
-        Some(std::mem::take(&mut budget.suppressed))
+        self.counted(budget.take(clock::now()))
     }
 
     /// A client was refused.
@@ -76,11 +61,7 @@ impl Audit {
         let Some(suppressed) = self.take_of(&budgets.refusals) else { return };
         let ExposedClient { listener, client, balancer } = who;
         let (balancer, reason) = (balancer.map(|it| it.to_string()), why.row().value);
-        info!(
-            target: "audit",
-            event = "client-refused",
-            %listener, %client, balancer, reason, suppressed,
-        );
+        line!(suppressed, "client-refused", %listener, %client, balancer, reason);
     }
 }
 
@@ -107,10 +88,9 @@ impl<'a> ExposedSession<'a> {
         if let Some(suppressed) = audit.take_of(&budgets.sessions) {
             let ExposedClient { listener, client, balancer } = who;
             let balancer = balancer.map(|it| it.to_string());
-            info!(
-                target: "audit",
-                event = "client-session-started",
-                %listener, %client, balancer, %service, suppressed,
+            line!(
+                suppressed, "client-session-started",
+                %listener, %client, balancer, %service
             );
         }
         Self { audit, budgets, who: *who, service, carried, begun: clock::now() }
@@ -122,11 +102,10 @@ impl Drop for ExposedSession<'_> {
         let Some(suppressed) = self.audit.take_of(&self.budgets.sessions) else { return };
         let ExposedClient { listener, client, .. } = self.who;
         let seconds = clock::now().saturating_duration_since(self.begun).as_secs();
-        info!(
-            target: "audit",
-            event = "client-session-ended",
+        line!(
+            suppressed, "client-session-ended",
             %listener, %client, service = %self.service, seconds,
-            sent_bytes = self.carried.down(), received_bytes = self.carried.up(), suppressed,
+            sent_bytes = self.carried.down(), received_bytes = self.carried.up()
         );
     }
 }
