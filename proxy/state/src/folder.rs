@@ -98,8 +98,12 @@ impl Folder {
     }
 
     /// The folder, created with its parents if missing. Only the folder itself is closed to others;
-    /// an existing one too, if it contains only `own` files.
-    pub(super) fn create(path: PathBuf, own: &[&str], remedy: &str) -> Result<Self, Error> {
+    /// an existing one too, if it contains only files that `is_own` accepts.
+    pub(super) fn create(
+        path: PathBuf,
+        is_own: fn(&str) -> bool,
+        remedy: &str,
+    ) -> Result<Self, Error> {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent)
                 .map_err(Error::io(format!("create the folder {}", parent.display())))?;
@@ -112,9 +116,9 @@ impl Folder {
         }
         let folder = Self::open(path, remedy)?;
         if folder.open_to_others().is_some()
-            && folder.names().is_ok_and(|names| {
-                names.iter().all(|it| own.contains(&it.as_str()) || is_leftover(it))
-            })
+            && folder
+                .names()
+                .is_ok_and(|names| names.iter().all(|it| is_own(it) || is_leftover(it)))
         {
             // `open_to_others` reports a folder whose mode this user may not change.
             let _ = fchmod(&*folder.handle, Mode::from_raw_mode(DIR_MODE));

@@ -6,7 +6,7 @@
 
 use meshport_config::UnixSeconds;
 
-use super::folder::{Content, Existing};
+use super::folder::Existing;
 use super::{GENERATION, MAX_TEXT_BYTES, StateDir, damaged, seal};
 use crate::Error;
 
@@ -45,7 +45,7 @@ impl StateDir {
     }
 
     pub(super) fn generation(&self) -> Result<u64, Error> {
-        let text = self.read_text(GENERATION, MAX_TEXT_BYTES, Content::Public, NOTHING_TO_DO)?;
+        let text = self.read_text(GENERATION, MAX_TEXT_BYTES, NOTHING_TO_DO)?;
         let Some(text) = text else { return Ok(0) };
         let number = seal::generation(&text);
         number.ok_or_else(|| damaged(&self.file(GENERATION), &"not a number", NOTHING_TO_DO))

@@ -1,6 +1,6 @@
 //! Knowledge of others, for the next start: the directory, and the nodes of the cluster.
 
-use super::folder::{Content, Existing, state_error};
+use super::folder::{Existing, state_error};
 use super::{DIRECTORY, NODES, StateDir};
 use crate::Error;
 
@@ -13,7 +13,7 @@ impl StateDir {
     /// The members as last written; `None` before the first write. The caller that restores the
     /// bytes verifies them.
     pub fn directory(&self) -> Result<Option<Vec<u8>>, Error> {
-        let bytes = self.folder.read(DIRECTORY, MAX_DIRECTORY_BYTES, Content::Public)?;
+        let bytes = self.read(DIRECTORY, MAX_DIRECTORY_BYTES)?;
         Ok(bytes.map(|bytes| bytes.to_vec()))
     }
 
@@ -30,7 +30,7 @@ impl StateDir {
     /// The nodes of the cluster as last written; `None` before the first write. The caller verifies
     /// the bytes.
     pub fn nodes(&self) -> Result<Option<Vec<u8>>, Error> {
-        let bytes = self.folder.read(NODES, MAX_NODES_BYTES, Content::Public)?;
+        let bytes = self.read(NODES, MAX_NODES_BYTES)?;
         Ok(bytes.map(|bytes| bytes.to_vec()))
     }
 

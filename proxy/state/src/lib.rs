@@ -83,64 +83,30 @@ const REVOCATIONS: &str = "revocations";
 const LOCK: &str = "lock";
 /// The socket that a daemon with a user-defined state folder has there too.
 const SOCKET: &str = "meshport.sock";
-/// All files that meshport writes into the folder.
-const ALL: [&str; 18] = [
-    NODE_KEY,
-    RECORD_KEY,
-    MESH_SECRET,
-    AUTHORITY_KEY,
-    CREDENTIAL,
-    SEEDS,
-    GENERATION,
-    DIRECTORY,
-    NODES,
-    REVOCATIONS,
-    next::NEXT,
-    renewals::MANDATE,
-    renewals::BASE,
-    renewals::FORMER,
-    renewals::MANDATES,
-    LOCK,
-    SOCKET,
-    CONFIG,
-];
-/// The files that an erasure removes, in this order: a folder without a credential does not belong
-/// to a node.
-const ERASED: [&str; 17] = [
-    CREDENTIAL,
-    next::NEXT,
-    NODE_KEY,
-    RECORD_KEY,
-    MESH_SECRET,
-    AUTHORITY_KEY,
-    renewals::MANDATE,
-    renewals::BASE,
-    renewals::FORMER,
-    renewals::MANDATES,
-    SEEDS,
-    GENERATION,
-    DIRECTORY,
-    NODES,
-    REVOCATIONS,
-    SOCKET,
-    LOCK,
-];
 /// A configuration file kept next to the state.
 const CONFIG: &str = "meshport.toml";
-/// The files of the folder without a secret; any other may contain one.
-const PUBLIC: [&str; 12] = [
-    CREDENTIAL,
-    renewals::BASE,
-    renewals::FORMER,
-    renewals::MANDATES,
-    SEEDS,
-    GENERATION,
-    DIRECTORY,
-    NODES,
-    REVOCATIONS,
-    LOCK,
-    SOCKET,
-    CONFIG,
+/// All files that meshport writes into the folder, and whether others may know them. An erasure
+/// removes them in this order, except the configuration: a folder without a credential does not
+/// belong to a node.
+const FILES: [(&str, Content); 18] = [
+    (CREDENTIAL, Content::Public),
+    (next::NEXT, Content::Secret),
+    (NODE_KEY, Content::Secret),
+    (RECORD_KEY, Content::Secret),
+    (MESH_SECRET, Content::Secret),
+    (AUTHORITY_KEY, Content::Secret),
+    (renewals::MANDATE, Content::Secret),
+    (renewals::BASE, Content::Public),
+    (renewals::FORMER, Content::Public),
+    (renewals::MANDATES, Content::Public),
+    (SEEDS, Content::Public),
+    (GENERATION, Content::Public),
+    (DIRECTORY, Content::Public),
+    (NODES, Content::Public),
+    (REVOCATIONS, Content::Public),
+    (SOCKET, Content::Public),
+    (LOCK, Content::Public),
+    (CONFIG, Content::Public),
 ];
 
 const FROM_BACKUP: &str = "Restore it from a backup; without it this mesh gets no new invites";
@@ -177,12 +143,22 @@ pub struct Identity {
 
 /// Whether a file of this name in a state folder holds no secret.
 pub fn is_public(name: &str) -> bool {
-    PUBLIC.contains(&name)
+    content(name) == Some(Content::Public)
 }
 
 /// Whether a file of this name in a state folder contains a secret of meshport.
 pub fn is_secret(name: &str) -> bool {
-    ALL.contains(&name) && !is_public(name)
+    content(name) == Some(Content::Secret)
+}
+
+/// The content of a file of meshport; any other may contain a secret.
+fn content(name: &str) -> Option<Content> {
+    FILES.iter().find(|(file, _)| *file == name).map(|(_, content)| *content)
+}
+
+/// The files that an erasure removes, in its order.
+fn erased() -> impl Iterator<Item = &'static str> {
+    FILES.into_iter().map(|(name, _)| name).filter(|name| *name != CONFIG)
 }
 
 impl StateDir {
@@ -200,7 +176,7 @@ impl StateDir {
     /// # Errors
     /// See [`StateDir::open`], and [`Error::Io`] if it cannot be created.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        Ok(Self { folder: Folder::create(path.into(), &ALL, JOIN)? })
+        Ok(Self { folder: Folder::create(path.into(), |name| content(name).is_some(), JOIN)? })
     }
 
     /// Its path.
@@ -224,8 +200,7 @@ impl StateDir {
 
     /// The files that [`StateDir::erase`] would remove now, in its order.
     pub fn erasable(&self) -> Vec<&'static str> {
-        let is_there = |name: &&str| self.folder.require_absent(name).is_err();
-        ERASED.into_iter().filter(is_there).collect()
+        erased().filter(|name| self.folder.require_absent(name).is_err()).collect()
     }
 
     /// Permanently removes all of meshport's files here, except a configuration.
@@ -233,7 +208,7 @@ impl StateDir {
     /// # Errors
     /// [`Error::Io`] with the first file that cannot be removed; those before it are gone.
     pub fn erase(&self, lock: StateLock) -> Result<(), Error> {
-        ERASED.iter().try_for_each(|name| self.folder.remove(name))?;
+        erased().try_for_each(|name| self.folder.remove(name))?;
         drop(lock);
         Ok(())
     }
@@ -289,56 +264,58 @@ impl StateDir {
     /// # Errors
     /// [`Error::State`] when the file is damaged or open to others; so for every file here.
     pub fn node_key(&self) -> Result<Option<NodeKey>, Error> {
-        self.load(NODE_KEY)
+        self.load(NODE_KEY, JOIN_AGAIN)
     }
 
     /// The key that signs this node's records.
     pub fn record_key(&self) -> Result<Option<RecordKey>, Error> {
-        self.load(RECORD_KEY)
+        self.load(RECORD_KEY, JOIN_AGAIN)
     }
 
     /// The mesh's shared secret, with the previous one as last written.
     pub fn mesh_secrets(&self) -> Result<Option<MeshSecrets>, Error> {
-        self.load(MESH_SECRET)
+        self.load(MESH_SECRET, JOIN_AGAIN)
     }
 
     /// The authority's key, where `init` ran.
     pub fn authority_key(&self) -> Result<Option<AuthorityKey>, Error> {
-        self.load_secret(AUTHORITY_KEY, FROM_BACKUP)
+        self.load(AUTHORITY_KEY, FROM_BACKUP)
     }
 
     /// The node's credential as it was signed, valid or not.
     pub fn credential(&self) -> Result<Option<Credential>, Error> {
         let path = self.file(CREDENTIAL);
-        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, Content::Public, JOIN_AGAIN)?;
+        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, JOIN_AGAIN)?;
         let Some(text) = text else { return Ok(None) };
         let credential = Credential::from_text(text.trim()).map_err(|error| match error {
             meshport_config::Error::NotCountersigned => state_error(&path, UNSIGNED, RENEW),
             error => damaged(&path, &error, JOIN_AGAIN),
         })?;
-        // Only complete ones are stored. The site or times of an altered one would cause misleading
-        // errors.
-        let whole = credential.verify(&credential.mesh, credential.issued_at);
-        whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
+        self.whole(credential).map(Some)
     }
 
     /// The node's credential as the base for the next one. A credential of an earlier version,
     /// without the node's signature, is accepted: the node's key signs it now.
     pub fn credential_to_renew(&self, key: &NodeKey) -> Result<Option<Credential>, Error> {
-        let path = self.file(CREDENTIAL);
-        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, Content::Public, JOIN_AGAIN)?;
+        let text = self.read_text(CREDENTIAL, MAX_TEXT_BYTES, JOIN_AGAIN)?;
         let Some(issued) = text.and_then(|text| Issued::from_text(&text).ok()) else {
             return self.credential();
         };
-        let credential = issued.countersign(key)?;
+        self.whole(issued.countersign(key)?).map(Some)
+    }
+
+    /// Only complete ones are stored. The site or times of an altered one would cause misleading
+    /// errors.
+    fn whole(&self, credential: Credential) -> Result<Credential, Error> {
         let whole = credential.verify(&credential.mesh, credential.issued_at);
-        whole.map(|()| Some(credential)).map_err(|_| damaged(&path, &ALTERED, JOIN_AGAIN))
+        let altered = |_| damaged(&self.file(CREDENTIAL), &ALTERED, JOIN_AGAIN);
+        whole.map(|()| credential).map_err(altered)
     }
 
     /// The nodes to announce to; empty without the file.
     pub fn seeds(&self) -> Result<Vec<Seed>, Error> {
         let path = self.file(SEEDS);
-        let text = self.read_text(SEEDS, MAX_SEEDS_BYTES, Content::Public, WRITE_ANEW)?;
+        let text = self.read_text(SEEDS, MAX_SEEDS_BYTES, WRITE_ANEW)?;
         let text = text.unwrap_or_default();
         let mut seeds = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -367,8 +344,7 @@ impl StateDir {
     pub fn revocations(&self, mesh: &MeshId) -> Result<Revocations, Error> {
         let path = self.file(REVOCATIONS);
         let mut all = Revocations::default();
-        let max = MAX_REVOCATIONS_BYTES;
-        let text = self.read_text(REVOCATIONS, max, Content::Public, TOLD_AGAIN)?;
+        let text = self.read_text(REVOCATIONS, MAX_REVOCATIONS_BYTES, TOLD_AGAIN)?;
         let Some(text) = text else { return Ok(all) };
         let mut lines: Vec<&str> = text.lines().collect();
         let end = lines.pop().and_then(|line| line.strip_prefix(END)?.parse::<usize>().ok());
@@ -457,10 +433,6 @@ impl StateDir {
         self.folder.write(SEEDS, content.as_bytes(), Existing::Replace)
     }
 
-    fn load<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Error> {
-        self.load_secret(name, JOIN_AGAIN)
-    }
-
     fn store_text(&self, name: &str, text: &str, existing: Existing) -> Result<(), Error> {
         let mut line = Zeroizing::new(String::with_capacity(text.len() + 1));
         line.push_str(text);
@@ -468,12 +440,8 @@ impl StateDir {
         self.folder.write(name, line.as_bytes(), existing)
     }
 
-    fn load_secret<T: FromStr<Err: Display>>(
-        &self,
-        name: &str,
-        remedy: &str,
-    ) -> Result<Option<T>, Error> {
-        let text = self.read_text(name, MAX_TEXT_BYTES, Content::Secret, remedy)?;
+    fn load<T: FromStr<Err: Display>>(&self, name: &str, remedy: &str) -> Result<Option<T>, Error> {
+        let text = self.read_text(name, MAX_TEXT_BYTES, remedy)?;
         text.map(|text| parsed(&text, &self.file(name), remedy)).transpose()
     }
 
@@ -481,11 +449,14 @@ impl StateDir {
         &self,
         name: &str,
         max_bytes: usize,
-        content: Content,
         remedy: &str,
     ) -> Result<Option<Zeroizing<String>>, Error> {
-        let bytes = self.folder.read(name, max_bytes, content)?;
+        let bytes = self.read(name, max_bytes)?;
         bytes.map(|bytes| text(bytes, &self.file(name), remedy)).transpose()
+    }
+
+    fn read(&self, name: &str, max_bytes: usize) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+        self.folder.read(name, max_bytes, content(name).unwrap_or(Content::Secret))
     }
 
     /// The path of a file, for messages.

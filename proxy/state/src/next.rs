@@ -10,8 +10,8 @@ use std::str::FromStr;
 use meshport_config::{Credential, Issued, NodeKey, RecordKey, UnixSeconds};
 use zeroize::Zeroizing;
 
-use super::folder::{Content, Existing};
-use super::{Identity, MAX_TEXT_BYTES, NODE_KEY, StateDir, damaged};
+use super::folder::Existing;
+use super::{Identity, NODE_KEY, StateDir};
 use crate::Error;
 
 pub(super) const NEXT: &str = "node.next";
@@ -93,10 +93,7 @@ impl StateDir {
 
     /// The new keys to which the node is committed, until they are in place.
     fn next(&self) -> Result<Option<NextIdentity>, Error> {
-        let text = self.read_text(NEXT, MAX_TEXT_BYTES, Content::Secret, FROM_SCRATCH)?;
-        let Some(text) = text else { return Ok(None) };
-        let next = text.parse();
-        next.map(Some).map_err(|error| damaged(&self.file(NEXT), &error, FROM_SCRATCH))
+        self.load(NEXT, FROM_SCRATCH)
     }
 
     /// Moves the new keys of a committed node into place. Call it only under the lock.

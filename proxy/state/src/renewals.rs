@@ -6,7 +6,7 @@ use meshport_config::{
 };
 use tracing::warn;
 
-use super::folder::{Content, Existing};
+use super::folder::Existing;
 use super::{CREDENTIAL, MAX_TEXT_BYTES, StateDir, state_error};
 use crate::Error;
 
@@ -92,8 +92,7 @@ impl StateDir {
 
     /// The right of this node to renew the credentials of others, if it has one.
     pub fn mandate(&self) -> Result<Option<Mandate>, Error> {
-        let max = MAX_MANDATE_TEXT_BYTES;
-        let text = self.read_text(MANDATE, max, Content::Secret, DELEGATE)?;
+        let text = self.read_text(MANDATE, MAX_MANDATE_TEXT_BYTES, DELEGATE)?;
         text.map(|text| super::parsed(&text, &self.file(MANDATE), DELEGATE)).transpose()
     }
 
@@ -209,14 +208,14 @@ impl StateDir {
     }
 
     fn mandates_text(&self) -> Result<String, Error> {
-        let text = self.read_text(MANDATES, MAX_MANDATES_BYTES, Content::Public, GIVE_LINE)?;
+        let text = self.read_text(MANDATES, MAX_MANDATES_BYTES, GIVE_LINE)?;
         Ok(text.map(|mut it| std::mem::take(&mut *it)).unwrap_or_default())
     }
 
     /// An intact credential, valid or not.
     pub(super) fn public_credential(&self, name: &str) -> Result<Option<Credential>, Error> {
         let remedy = "No action is needed: the next renewal rewrites it";
-        let text = self.read_text(name, MAX_TEXT_BYTES, Content::Public, remedy)?;
+        let text = self.read_text(name, MAX_TEXT_BYTES, remedy)?;
         let Some(text) = text else { return Ok(None) };
         let credential = Credential::from_text(text.trim())?;
         credential.verify(&credential.mesh, credential.issued_at)?;

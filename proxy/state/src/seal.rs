@@ -8,8 +8,8 @@ use data_encoding::HEXLOWER;
 use meshport_config::Seed;
 use sha2::{Digest, Sha256};
 
-use super::folder::{Content, is_leftover};
-use super::{ALL, GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir};
+use super::folder::is_leftover;
+use super::{GENERATION, MAX_SEEDS_BYTES, MAX_TEXT_BYTES, SEEDS, StateDir, content};
 
 /// Start of the last line, before the checksum.
 const SEAL: &str = "# checksum ";
@@ -77,9 +77,8 @@ impl StateDir {
     /// Files of somebody else stay where they are, and keep the folder as open as it is.
     fn doubt_of_others(&self) -> Option<String> {
         let mut names = self.folder.names().ok()?;
-        names.retain(|name| {
-            !ALL.contains(&name.as_str()) && !is_leftover(name) && name != LOST_AND_FOUND
-        });
+        names
+            .retain(|name| content(name).is_none() && !is_leftover(name) && name != LOST_AND_FOUND);
         names.sort();
         let more = names.len().saturating_sub(MAX_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -129,7 +128,7 @@ impl StateDir {
 
     fn oddity_of(&self, name: &str, max_bytes: usize) -> Option<&'static str> {
         // The error is reported where the file is needed.
-        let text = self.read_text(name, max_bytes, Content::Public, "").ok()??;
+        let text = self.read_text(name, max_bytes, "").ok()??;
         oddity(&text)
     }
 }
