@@ -32,6 +32,7 @@ mod succession;
 #[cfg(test)]
 mod testing;
 mod text;
+mod words;
 
 pub use authority::{AuthorityKey, AuthoritySignature, Chain, Endorsement, MAX_ENDORSEMENTS};
 pub use cidr::Cidr;

@@ -12,13 +12,12 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use meshport_config::planted::{Bug, is_planted};
-use meshport_config::{Credential, NodeId, Role, ServiceName, UnixSeconds};
+use meshport_config::{Credential, NodeId, Role, ServiceName, UnixSeconds, words};
 
 use crate::state::{Life, NodeState, OriginState, Revision, SignedState};
 use crate::table::{Named, Table};
@@ -37,28 +36,19 @@ pub const MAX_TOMBSTONES: usize = 16_384;
 /// Dropped in batches of this size, since finding the oldest means searching all.
 const GIVEN_UP: usize = MAX_TOMBSTONES / 16;
 
-/// Whether a node is there, as far as membership knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Liveness {
-    /// Known only by its record; not heard since this node started.
-    Unknown,
-    /// A member.
-    Alive,
-    /// Declared down by the members.
-    Down,
-    /// Left on purpose.
-    Left,
-}
-
-impl fmt::Display for Liveness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Unknown => "unknown",
-            Self::Alive => "alive",
-            Self::Down => "down",
-            Self::Left => "left",
-        })
+words! {
+    /// Whether a node is there, as far as membership knows.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Liveness {
+        /// Known only by its record; not heard since this node started.
+        Unknown => "unknown",
+        /// A member.
+        Alive => "alive",
+        /// Declared down by the members.
+        Down => "down",
+        /// Left on purpose.
+        Left => "left",
     }
 }
 

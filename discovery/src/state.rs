@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::net::SocketAddr;
 
-use meshport_config::{MeshId, NodeId, RecordKey, ServiceName, Signature, VerifyKey};
+use meshport_config::{MeshId, NodeId, RecordKey, ServiceName, Signature, VerifyKey, words};
 use serde::{Deserialize, Serialize};
 
 /// Endpoints in one record: two address families, a few interfaces each.
@@ -26,59 +26,36 @@ pub const MAX_STATE_BYTES: usize = 1024;
 const SIGNATURE_BYTES: usize = 64;
 const DOMAIN: &[u8] = b"meshport node state v1\0";
 
-/// The state that an origin announces for its local instance of a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OriginState {
-    /// Accepts new connections.
-    Ready,
-    /// Answers that it is not ready.
-    Unready,
-    /// Draining: its connections should go elsewhere.
-    Draining,
-    /// Refuses new connections; open ones may still be served.
-    Refusing,
-    /// Accepts connections but does not answer.
-    Hung,
-    /// Not probed yet, or its readiness cannot be determined.
-    Unknown,
-    /// Answers that it is neither ready nor live: a dependency is stalled.
-    Stalled,
+words! {
+    /// The state that an origin announces for its local instance of a service.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum OriginState {
+        /// Accepts new connections.
+        Ready = 0 => "ready",
+        /// Answers that it is not ready.
+        Unready = 1 => "unready",
+        /// Draining: its connections should go elsewhere.
+        Draining = 2 => "draining",
+        /// Refuses new connections; open ones may still be served.
+        Refusing = 3 => "refusing",
+        /// Accepts connections but does not answer.
+        Hung = 4 => "hung",
+        /// Not probed yet, or its readiness cannot be determined.
+        Unknown = 5 => "unknown",
+        /// Answers that it is neither ready nor live: a dependency is stalled.
+        Stalled = 6 => "stalled",
+    }
 }
 
 impl OriginState {
-    const ALL: [(Self, &'static str); 7] = [
-        (Self::Ready, "ready"),
-        (Self::Unready, "unready"),
-        (Self::Draining, "draining"),
-        (Self::Refusing, "refusing"),
-        (Self::Hung, "hung"),
-        (Self::Unknown, "unknown"),
-        (Self::Stalled, "stalled"),
-    ];
-
     fn code(self) -> u8 {
-        match self {
-            Self::Ready => 0,
-            Self::Unready => 1,
-            Self::Draining => 2,
-            Self::Refusing => 3,
-            Self::Hung => 4,
-            Self::Unknown => 5,
-            Self::Stalled => 6,
-        }
+        self as u8
     }
 
     /// A code of a later version reads as unknown.
     fn from_code(code: u8) -> Self {
-        Self::ALL.get(usize::from(code)).map_or(Self::Unknown, |(state, _)| *state)
-    }
-}
-
-impl fmt::Display for OriginState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(state, _)| state == self).map_or("unknown", |it| it.1);
-        f.pad(name)
+        Self::ALL.get(usize::from(code)).copied().unwrap_or(Self::Unknown)
     }
 }
 

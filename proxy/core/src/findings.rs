@@ -10,27 +10,21 @@ mod catalogue;
 use std::borrow::Cow;
 use std::fmt;
 
+use meshport_config::words;
+
 pub use self::catalogue::*;
 
 /// The page with a section for each kind, from the root of the repository.
 pub const PAGE: &str = "docs/troubleshoot.md";
 
-/// The severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Nothing fails because of it yet.
-    Warning,
-    /// Something does not work.
-    Error,
-}
-
-impl Severity {
-    /// As a word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
+words! {
+    /// The severity of a finding.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Severity {
+        /// Nothing fails because of it yet.
+        Warning => "warning",
+        /// Something does not work.
+        Error => "error",
     }
 }
 

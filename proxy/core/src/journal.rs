@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use meshport_config::ServiceName;
+use meshport_config::{ServiceName, words};
 
 /// Events of one kind that are remembered.
 pub const MAX_OF_KIND: usize = 24;
@@ -19,42 +19,30 @@ pub const MAX_TEXT: usize = 200;
 /// Events of one kind within this time of the last one are combined.
 pub(crate) const TOGETHER: Duration = Duration::from_secs(5);
 
-/// Kind of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A member answers.
-    Came,
-    /// A member was found silent.
-    Went,
-    /// A member left on purpose.
-    Left,
-    /// A peer was refused, by this node or by the peer.
-    Refused,
-    /// The authority has revoked a node or an invite.
-    Revoked,
-    /// Another origin goes first.
-    Route,
-    /// The local instance changed state.
-    Instance,
-    /// Sessions were reset.
-    Reset,
+words! {
+    /// Kind of an event.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Kind {
+        /// A member answers.
+        Came => "came",
+        /// A member was found silent.
+        Went => "went",
+        /// A member left on purpose.
+        Left => "left",
+        /// A peer was refused, by this node or by the peer.
+        Refused => "refused",
+        /// The authority has revoked a node or an invite.
+        Revoked => "revoked",
+        /// Another origin goes first.
+        Route => "route",
+        /// The local instance changed state.
+        Instance => "instance",
+        /// Sessions were reset.
+        Reset => "reset",
+    }
 }
 
 impl Kind {
-    /// As a word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Came => "came",
-            Self::Went => "went",
-            Self::Left => "left",
-            Self::Refused => "refused",
-            Self::Revoked => "revoked",
-            Self::Route => "route",
-            Self::Instance => "instance",
-            Self::Reset => "reset",
-        }
-    }
-
     /// Whether it is about this node itself, and not about others.
     pub fn is_of_this_node(self) -> bool {
         matches!(self, Self::Route | Self::Instance | Self::Reset)

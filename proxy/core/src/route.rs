@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use meshport_config::ServiceSettings;
+use meshport_config::{ServiceSettings, words};
 use meshport_discovery::OriginState;
 
 use super::counter_hash::mix;
@@ -88,23 +88,25 @@ impl Policy {
     }
 }
 
-/// How usable a candidate is, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
-    /// Announces that it is ready, and its path answers.
-    Healthy,
-    /// Announces that it is ready; its path is not measured yet, or only a relay reports that it
-    /// works.
-    Unproven,
-    /// Announces that it is ready, yet sessions find it silent, or its path loses most packets.
-    Suspect,
-    /// Answers, but is not (or not known to be) ready: used when nothing better is left.
-    Doubtful,
-    /// Outside the mesh, so that only attempts show its state.
-    Fallback,
-    /// Reported as refusing or hung, its path is dead, or it denies this node access: tried last,
-    /// since gossip may be wrong and states change.
-    Down,
+words! {
+    /// How usable a candidate is, best first.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Standing {
+        /// Announces that it is ready, and its path answers.
+        Healthy => "healthy",
+        /// Announces that it is ready; its path is not measured yet, or only a relay reports that
+        /// it works.
+        Unproven => "unproven",
+        /// Announces that it is ready, yet sessions find it silent, or its path loses most packets.
+        Suspect => "suspect",
+        /// Answers, but is not (or not known to be) ready: used when nothing better is left.
+        Doubtful => "doubtful",
+        /// Outside the mesh, so that only attempts show its state.
+        Fallback => "fallback",
+        /// Reported as refusing or hung, its path is dead, or it denies this node access: tried
+        /// last, since gossip may be wrong and states change.
+        Down => "down",
+    }
 }
 
 /// An origin in the order of a [`Route`].
@@ -155,20 +157,6 @@ impl Draw {
             Self::Turns => turn,
             Self::TwoChoices | Self::Least => mix(turn),
             Self::Source => client(),
-        }
-    }
-}
-
-impl Standing {
-    /// Its name in answers.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Healthy => "healthy",
-            Self::Unproven => "unproven",
-            Self::Suspect => "suspect",
-            Self::Doubtful => "doubtful",
-            Self::Fallback => "fallback",
-            Self::Down => "down",
         }
     }
 }

@@ -6,10 +6,9 @@
 //! origin sends back. Decoding is incremental, bounded by [`MAX_HEADER_BYTES`], and total: any
 //! bytes give a header, "more needed", or an error.
 
-use std::fmt;
 use std::time::Duration;
 
-use meshport_config::{Credential, MAX_CREDENTIAL_BYTES, NodeId, ServiceName};
+use meshport_config::{Credential, MAX_CREDENTIAL_BYTES, NodeId, ServiceName, words};
 use serde::{Deserialize, Serialize};
 
 /// A stream of the peer's own. A change gets a new version; the body of a version never changes.
@@ -177,47 +176,35 @@ pub enum BadHeader {
     Body,
 }
 
-/// The first byte that an origin sends back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Answer {
-    /// The instance is connected; its own bytes follow.
-    Connected = 0,
-    /// This node does not offer that service.
-    NoSuchService = 1,
-    /// The peer's credential or the service's rules do not allow it.
-    NotAllowed = 2,
-    /// The instance refused the connection.
-    Refused = 3,
-    /// The instance did not answer in time.
-    TimedOut = 4,
-    /// A limit of this node is reached.
-    Overloaded = 5,
-    /// The header was not understood.
-    BadRequest = 6,
-    /// This node is leaving.
-    Leaving = 7,
-    /// The instance could not be dialled for another reason.
-    Failed = 8,
-    /// This node does not relay, or does not reach the origin itself.
-    NoPath = 9,
+words! {
+    /// The first byte that an origin sends back.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Answer {
+        /// The instance is connected; its own bytes follow.
+        Connected = 0 => "connected",
+        /// This node does not offer that service.
+        NoSuchService = 1 => "no-such-service",
+        /// The peer's credential or the service's rules do not allow it.
+        NotAllowed = 2 => "not-allowed",
+        /// The instance refused the connection.
+        Refused = 3 => "refused",
+        /// The instance did not answer in time.
+        TimedOut = 4 => "timed-out",
+        /// A limit of this node is reached.
+        Overloaded = 5 => "overloaded",
+        /// The header was not understood.
+        BadRequest = 6 => "bad-request",
+        /// This node is leaving.
+        Leaving = 7 => "leaving",
+        /// The instance could not be dialled for another reason.
+        Failed = 8 => "failed",
+        /// This node does not relay, or does not reach the origin itself.
+        NoPath = 9 => "no-path",
+    }
 }
 
 impl Answer {
-    /// Every answer, for tables of counters.
-    pub const ALL: [Self; 10] = [
-        Self::Connected,
-        Self::NoSuchService,
-        Self::NotAllowed,
-        Self::Refused,
-        Self::TimedOut,
-        Self::Overloaded,
-        Self::BadRequest,
-        Self::Leaving,
-        Self::Failed,
-        Self::NoPath,
-    ];
-
     /// The byte on the wire.
     pub fn code(self) -> u8 {
         self as u8
@@ -226,28 +213,6 @@ impl Answer {
     /// Decodes the byte; `None` if this version does not know it.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|answer| answer.code() == code)
-    }
-
-    /// Its name in labels and logs.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Connected => "connected",
-            Self::NoSuchService => "no-such-service",
-            Self::NotAllowed => "not-allowed",
-            Self::Refused => "refused",
-            Self::TimedOut => "timed-out",
-            Self::Overloaded => "overloaded",
-            Self::BadRequest => "bad-request",
-            Self::Leaving => "leaving",
-            Self::Failed => "failed",
-            Self::NoPath => "no-path",
-        }
-    }
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
     }
 }
 

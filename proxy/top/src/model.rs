@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use meshport_config::words;
 use meshport_core::units::clean;
 use meshport_daemon::Error;
 use meshport_daemon::admin::view::View;
@@ -57,51 +58,29 @@ pub enum Outcome {
     Quit,
 }
 
-/// A screen about one subject.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Page {
-    /// The most important facts of all pages.
-    #[default]
-    Overview,
-    /// Findings with their remedies.
-    Attention,
-    /// Sites and the distances between them.
-    Paths,
-    /// Origins with everything known about them.
-    Origins,
-    /// Sessions and their waits, over time.
-    Sessions,
-    /// Recent events.
-    Events,
-    /// Nodes, searched, filtered and sorted.
-    Nodes,
+words! {
+    /// A screen about one subject, with its title. The order is that of their keys.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Page {
+        /// The most important facts of all pages.
+        #[default]
+        Overview => "Overview",
+        /// Findings with their remedies.
+        Attention => "Attention",
+        /// Sites and the distances between them.
+        Paths => "Paths",
+        /// Origins with everything known about them.
+        Origins => "Origins",
+        /// Sessions and their waits, over time.
+        Sessions => "Sessions",
+        /// Recent events.
+        Events => "Events",
+        /// Nodes, searched, filtered and sorted.
+        Nodes => "Nodes",
+    }
 }
 
 impl Page {
-    /// All, in the order of their keys.
-    pub const ALL: [Self; 7] = [
-        Self::Overview,
-        Self::Attention,
-        Self::Paths,
-        Self::Origins,
-        Self::Sessions,
-        Self::Events,
-        Self::Nodes,
-    ];
-
-    /// Its title.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Attention => "Attention",
-            Self::Paths => "Paths",
-            Self::Origins => "Origins",
-            Self::Sessions => "Sessions",
-            Self::Events => "Events",
-            Self::Nodes => "Nodes",
-        }
-    }
-
     fn step(self, by: usize) -> Self {
         let at = Self::ALL.iter().position(|page| *page == self).unwrap_or(0);
         Self::ALL[(at + by) % Self::ALL.len()]

@@ -2,37 +2,27 @@
 
 use std::cmp::Ordering;
 
-use meshport_config::NodeId;
+use meshport_config::{NodeId, words};
 use meshport_daemon::admin::view::{NodeRow, View};
 
 use crate::look::{Tone, of_liveness, of_path};
 
-/// The nodes that are shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Filter {
-    #[default]
-    All,
-    Trouble,
-    Origins,
-    Relays,
-    Here,
+words! {
+    /// The nodes that are shown.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) enum Filter {
+        #[default]
+        All => "all",
+        Trouble => "needs attention",
+        Origins => "origins",
+        Relays => "relays",
+        Here => "this site",
+    }
 }
 
 impl Filter {
-    const ORDER: [Self; 5] = [Self::All, Self::Trouble, Self::Origins, Self::Relays, Self::Here];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Trouble => "needs attention",
-            Self::Origins => "origins",
-            Self::Relays => "relays",
-            Self::Here => "this site",
-        }
-    }
-
     pub(crate) fn next(self) -> Self {
-        next(&Self::ORDER, self)
+        next(&Self::ALL, self)
     }
 
     fn takes(self, node: &NodeRow, view: &View) -> bool {
@@ -46,34 +36,23 @@ impl Filter {
     }
 }
 
-/// The sort key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Sort {
-    /// The order of the view: this node, origins, absent nodes, the others.
-    #[default]
-    Weight,
-    Name,
-    Site,
-    RoundTrip,
-    Credential,
+words! {
+    /// The sort key.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) enum Sort {
+        /// The order of the view: this node, origins, absent nodes, the others.
+        #[default]
+        Weight => "importance",
+        Name => "name",
+        Site => "site",
+        RoundTrip => "round trip",
+        Credential => "credential",
+    }
 }
 
 impl Sort {
-    const ORDER: [Self; 5] =
-        [Self::Weight, Self::Name, Self::Site, Self::RoundTrip, Self::Credential];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Weight => "importance",
-            Self::Name => "name",
-            Self::Site => "site",
-            Self::RoundTrip => "round trip",
-            Self::Credential => "credential",
-        }
-    }
-
     pub(crate) fn next(self) -> Self {
-        next(&Self::ORDER, self)
+        next(&Self::ALL, self)
     }
 
     fn compare(self, one: &NodeRow, other: &NodeRow) -> Ordering {

@@ -1,20 +1,23 @@
 //! A node's claim to a virtual address, sent over the mesh.
 
+use meshport_config::words;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Hardware;
 
-/// A node's role for the address. Its number on the wire is its place here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stance {
-    /// It does not answer for the address.
-    Standby,
-    /// It answers for the address.
-    Holding,
-    /// It answers until another node does, but does not defend the address.
-    Releasing,
-    /// It has probed, and waits for the signal of a holder that releases the address.
-    Ready,
+words! {
+    /// A node's role for the address. Its number on the wire is its place here.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Stance {
+        /// It does not answer for the address.
+        Standby => "standby",
+        /// It answers for the address.
+        Holding => "holding",
+        /// It answers until another node does, but does not defend the address.
+        Releasing => "releasing",
+        /// It has probed, and waits for the signal of a holder that releases the address.
+        Ready => "ready",
+    }
 }
 
 impl Stance {

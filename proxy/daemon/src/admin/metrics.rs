@@ -5,6 +5,8 @@
 //! values are bounded by the mesh's services and origins and by lists in code, never by its
 //! members.
 
+use meshport_config::words;
+
 mod page;
 mod reference;
 mod table;
@@ -15,44 +17,27 @@ pub(crate) use table::*;
 
 pub use crate::sessions::durations::Distribution;
 
-/// The kind of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A value that goes up and down.
-    Gauge,
-    /// A value that only increases while the daemon runs.
-    Counter,
-    /// How many values were in each range.
-    Histogram,
-}
-
-impl Kind {
-    /// Its name in both formats.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Gauge => "gauge",
-            Self::Counter => "counter",
-            Self::Histogram => "histogram",
-        }
+words! {
+    /// The kind of a metric.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Kind {
+        /// A value that goes up and down.
+        Gauge => "gauge",
+        /// A value that only increases while the daemon runs.
+        Counter => "counter",
+        /// How many values were in each range.
+        Histogram => "histogram",
     }
 }
 
-/// How far a metric may change in later versions, in Kubernetes' terms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stability {
-    /// Name, kind and labels stay, and a value keeps its meaning.
-    Stable,
-    /// Anything may change, with a line in the changelog.
-    Alpha,
-}
-
-impl Stability {
-    /// As a word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Stable => "stable",
-            Self::Alpha => "alpha",
-        }
+words! {
+    /// How far a metric may change in later versions, in Kubernetes' terms.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Stability {
+        /// Name, kind and labels stay, and a value keeps its meaning.
+        Stable => "stable",
+        /// Anything may change, with a line in the changelog.
+        Alpha => "alpha",
     }
 }
 

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use meshport_config::NodeId;
 use meshport_core::findings::{Finding, VIRTUAL_ADDRESS_ALONE, VIRTUAL_ADDRESS_OBSTACLE};
-use meshport_core::vip::claim::Stance;
 
 use super::{Reporter, age_s};
 use crate::admin::api::VirtualAddressStatus;
@@ -23,7 +22,7 @@ impl Reporter<'_> {
             group: settings.group,
             service: settings.service,
             priority: settings.priority,
-            state: word(state.stance).to_owned(),
+            state: state.stance.word().to_owned(),
             for_s: age_s(state.since, now),
             obstacle: state.obstacle.map(|obstacle| obstacle.to_string()),
             holder: state.holder.as_ref().map(name),
@@ -42,7 +41,7 @@ impl Reporter<'_> {
                 address: settings.address,
                 group: settings.group,
                 service: settings.service,
-                state: word(state.stance).to_owned(),
+                state: state.stance.word().to_owned(),
                 holder: if is_own { Some(self.state.identity.me.name.to_string()) } else { other },
                 since_at_s: self.at_s(if is_own { state.since } else { state.holder_since }),
                 obstacle: state.obstacle.map(|obstacle| obstacle.to_string()),
@@ -68,15 +67,5 @@ impl Reporter<'_> {
             }
         }
         found
-    }
-}
-
-/// A node's role for an address, for the status.
-fn word(stance: Stance) -> &'static str {
-    match stance {
-        Stance::Standby => "standby",
-        Stance::Holding => "holding",
-        Stance::Releasing => "releasing",
-        Stance::Ready => "ready",
     }
 }

@@ -120,7 +120,7 @@ fn tabs(model: &Model, look: Look, width: usize) -> Line<'static> {
             Page::Attention if found > 0 => format!(" {found}"),
             _ => String::new(),
         };
-        let text = format!(" {} {}{count} ", at + 1, page.title());
+        let text = format!(" {} {page}{count} ", at + 1);
         let style = if page == model.page && !model.is_help {
             look.style(Tone::Strong).add_modifier(Modifier::REVERSED)
         } else if !count.is_empty() {
