@@ -16,7 +16,7 @@ use meshport_core::findings::{self, Finding, Severity};
 use serde::{Deserialize, Serialize};
 
 use super::credentials::{FormerKey, RenewalStatus, SecretStatus};
-use super::request::{Kind, Request};
+use super::request::{Kind, Request, verbs};
 use super::wayback::WayBackStatus;
 use crate::Error;
 
@@ -460,6 +460,11 @@ impl Request for PingRequest {
     }
 }
 
+verbs! {
+    DrainRequest, "/drain", Command, DrainReport;
+    RevokeRequest, "/revoke", Command, RevokeReport;
+}
+
 /// A request of `meshport drain` or `undrain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
@@ -467,12 +472,6 @@ pub struct DrainRequest {
     pub service: ServiceName,
     /// True to drain it, false to offer it again.
     pub draining: bool,
-}
-
-impl Request for DrainRequest {
-    const PATH: &'static str = "/drain";
-    const KIND: Kind = Kind::Command;
-    type Reply = DrainReport;
 }
 
 /// The result.
@@ -499,12 +498,6 @@ fn changed() -> bool {
 pub struct RevokeRequest {
     /// The authority's signed line, `meshport-revocation-1....`
     pub revocation: String,
-}
-
-impl Request for RevokeRequest {
-    const PATH: &'static str = "/revoke";
-    const KIND: Kind = Kind::Command;
-    type Reply = RevokeReport;
 }
 
 /// The revoked object.

@@ -6,7 +6,7 @@ use meshport_config::ServiceName;
 use serde::{Deserialize, Serialize};
 
 use super::api::OriginRef;
-use super::request::{Kind, Request};
+use super::request::verbs;
 
 /// The service whose origins to ask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,11 +15,7 @@ pub struct CertificatesRequest {
     pub service: ServiceName,
 }
 
-impl Request for CertificatesRequest {
-    const PATH: &'static str = "/certificates";
-    const KIND: Kind = Kind::Command;
-    type Reply = Vec<OriginCertificate>;
-}
+verbs! { CertificatesRequest, "/certificates", Command, Vec<OriginCertificate>; }
 
 /// The certificate that one origin presented in a TLS handshake. Nothing in it is verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,10 +9,41 @@ use meshport_core::renewal::warning_s;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-use super::request::{Kind, Request};
+use super::request::{Kind, Request, verbs};
 
 /// A certificate with less validity left causes a warning, in seconds.
 const ENDS_SOON_S: u64 = 30 * 86_400;
+
+verbs! {
+    RenewRequest, "/renew", Command, RenewReport;
+    RotateRequest, "/rotate-secret", Command, RotateReport;
+    RotateKeyRequest, "/rotate-key", Command, RotateKeyReport;
+}
+
+/// Keeps the secret field of a request out of logs, and erases it from memory.
+macro_rules! secret {
+    ($($name:ident: $field:ident;)*) => {
+        $(
+            impl fmt::Debug for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str(concat!(stringify!($name), "(redacted)"))
+                }
+            }
+
+            impl Drop for $name {
+                fn drop(&mut self) {
+                    self.$field.zeroize();
+                }
+            }
+        )*
+    };
+}
+
+secret! {
+    MandateRequest: mandate;
+    RotateRequest: next;
+    RotateKeyRequest: identity;
+}
 
 /// The validity of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -100,12 +131,6 @@ pub struct RenewRequest {
     pub credential: String,
 }
 
-impl Request for RenewRequest {
-    const PATH: &'static str = "/renew";
-    const KIND: Kind = Kind::Command;
-    type Reply = RenewReport;
-}
-
 /// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReport {
@@ -135,18 +160,6 @@ pub struct RenewalStatus {
 pub struct MandateRequest {
     /// The line of the mandate, `meshport-mandate-1....`
     pub mandate: String,
-}
-
-impl fmt::Debug for MandateRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MandateRequest(redacted)")
-    }
-}
-
-impl Drop for MandateRequest {
-    fn drop(&mut self) {
-        self.mandate.zeroize();
-    }
 }
 
 impl Request for MandateRequest {
@@ -189,24 +202,6 @@ pub struct RotateRequest {
     pub next: String,
 }
 
-impl fmt::Debug for RotateRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RotateRequest(redacted)")
-    }
-}
-
-impl Drop for RotateRequest {
-    fn drop(&mut self) {
-        self.next.zeroize();
-    }
-}
-
-impl Request for RotateRequest {
-    const PATH: &'static str = "/rotate-secret";
-    const KIND: Kind = Kind::Command;
-    type Reply = RotateReport;
-}
-
 /// The result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RotateReport {
@@ -234,24 +229,6 @@ pub struct RotateKeyRequest {
     pub identity: String,
     /// How long the previous key also answers, in seconds.
     pub overlap_s: u64,
-}
-
-impl fmt::Debug for RotateKeyRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RotateKeyRequest(redacted)")
-    }
-}
-
-impl Drop for RotateKeyRequest {
-    fn drop(&mut self) {
-        self.identity.zeroize();
-    }
-}
-
-impl Request for RotateKeyRequest {
-    const PATH: &'static str = "/rotate-key";
-    const KIND: Kind = Kind::Command;
-    type Reply = RotateKeyReport;
 }
 
 /// The result.

@@ -7,17 +7,13 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::api::{FindingRow, NodeRef};
-use super::request::{Kind, Request};
+use super::request::verbs;
 
 /// Asks members about this node and themselves. A command, since it makes members send packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InquireRequest;
 
-impl Request for InquireRequest {
-    const PATH: &'static str = "/inquire";
-    const KIND: Kind = Kind::Command;
-    type Reply = InquiryReport;
-}
+verbs! { InquireRequest, "/inquire", Command, InquiryReport; }
 
 /// The result of an inquiry.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::api::{PeerRow, ReloadReport, SeedRow, ServiceStatus, Status, UpgradeReport};
 use super::credentials::CredentialRow;
 use super::explain::Explanation;
-use super::request::{Kind, Request};
+use super::request::{Kind, Request, verbs};
 use super::stats::StatsRow;
 
 /// How long a successor may take to read its settings and its state: enough for a slow disk.
@@ -19,12 +19,7 @@ macro_rules! plain {
             $(#[$doc])*
             #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
             pub struct $name;
-
-            impl Request for $name {
-                const PATH: &'static str = $path;
-                const KIND: Kind = Kind::$kind;
-                type Reply = $reply;
-            }
+            verbs! { $name, $path, $kind, $reply; }
         )*
     };
 }

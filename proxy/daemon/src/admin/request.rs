@@ -1,8 +1,8 @@
 //! The requests of the admin interface: one [`Request`] per command, with its reply.
 //!
-//! To add a command, write its request and reply with an `impl Request` next to their data
-//! ([`super::api`] and its neighbours), its answer and its row in `node::driver::answers`, and the
-//! command. Router and client need no change.
+//! To add a command, write its request and reply next to their data ([`super::api`] and its
+//! neighbours) with a row of `verbs!`, or an `impl Request` if a default does not suit, its answer
+//! and its row in `driver::answers`, and the command. Router and client need no change.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -55,6 +55,20 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
         MAX_ANSWER_TIME
     }
 }
+
+/// Implements [`Request`] where all but its path, kind and reply is the default.
+macro_rules! verbs {
+    ($($name:ident, $path:literal, $kind:ident, $reply:ty;)*) => {
+        $(
+            impl $crate::admin::request::Request for $name {
+                const PATH: &'static str = $path;
+                const KIND: $crate::admin::request::Kind = $crate::admin::request::Kind::$kind;
+                type Reply = $reply;
+            }
+        )*
+    };
+}
+pub(crate) use verbs;
 
 /// A tag that changes with the reply's content. Comparable only within one build.
 pub(crate) fn tag(news: &str) -> u64 {
