@@ -41,6 +41,7 @@ use meshport_core::wire::{Answer, BadHeader, Header, MAX_HEADER_BYTES};
 use crate::audit::{Audit, RefusedStream};
 use crate::clock;
 use crate::driver::handle::Handle;
+use crate::exchange::send_last;
 use crate::sessions::ingress::{Context, Finding};
 use crate::sessions::registry::Guard;
 use crate::sessions::splice::{self, ABORTED, Carried, Early, Ending};
@@ -544,10 +545,7 @@ async fn read_header(stream: &mut Stream) -> Result<Opening, NoHeader> {
 
 async fn refuse(mut stream: Stream, answer: Answer) {
     let code = Bytes::copy_from_slice(&[answer.code()]);
-    if stream.send.write_chunk(code).await.is_ok() && stream.send.finish().is_ok() {
-        // Dropping the stream earlier would lose the answer.
-        let _ = timeout(HEADER_TIMEOUT, stream.send.stopped()).await;
-    }
+    send_last(&mut stream, code, HEADER_TIMEOUT).await;
     stream.recv.stop(ABORTED);
 }
 

@@ -17,39 +17,35 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const BYTES_A_SECOND: usize = 32 << 10;
 
 /// Why a request has no reply.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
     /// The member runs a version that does not know this request.
+    #[error("it runs an earlier version")]
     Older,
     /// The member refuses.
+    #[error("it answers {0}")]
     Refused(Answer),
     /// The exchange failed.
+    #[error("{0}")]
     Broken(String),
 }
 
-/// Sends a complete request.
+/// Sends a request and waits for its reply. `decode` takes the bytes of the message that have
+/// arrived, and returns `None` while they are incomplete; a message is at most `limit` bytes.
 ///
 /// # Errors
 ///
-/// [`Unanswered::Broken`] when the stream or its connection has ended.
-pub(crate) async fn send(stream: &mut Stream, request: Vec<u8>) -> Result<(), Unanswered> {
-    stream.send.write_chunk(request.into()).await.map_err(|error| broken(&error))?;
-    // A member that refuses the request may have stopped the stream already; its answer shows that.
-    let _ = stream.send.finish();
-    Ok(())
-}
-
-/// Waits for the reply. `decode` takes the bytes of the message that have arrived, and returns
-/// `None` while they are incomplete; a message is at most `limit` bytes.
-///
-/// # Errors
-///
-/// If the member refuses the request, or sends no valid reply.
-pub(crate) async fn receive<T, E: Display>(
+/// When the stream or its connection has ended, the member refuses the request, or it sends no
+/// valid reply.
+pub(crate) async fn ask<T, E: Display>(
     stream: &mut Stream,
+    request: Vec<u8>,
     limit: usize,
     decode: impl Fn(&[u8]) -> Result<Option<T>, E>,
 ) -> Result<T, Unanswered> {
+    stream.send.write_chunk(request.into()).await.map_err(|error| broken(&error))?;
+    // A member that refuses the request may have stopped the stream already; its answer shows that.
+    let _ = stream.send.finish();
     let mut buffer = BytesMut::new();
     let mut chunk = [Bytes::new()];
     loop {
@@ -76,12 +72,22 @@ pub(crate) async fn receive<T, E: Display>(
     }
 }
 
-/// Sends a reply and waits until it has arrived or timed out.
-pub(crate) async fn reply(mut stream: Stream, code: Answer, message: &[u8]) {
-    let bytes = [&[code.code()][..], message].concat();
-    if stream.send.write_chunk(bytes.into()).await.is_ok() && stream.send.finish().is_ok() {
-        let patience = PATIENCE + Duration::from_secs((message.len() / BYTES_A_SECOND) as u64);
-        // Dropping the stream earlier would lose the reply.
+/// Sends a reply, or why there is none; returns its code.
+pub(crate) async fn reply(mut stream: Stream, message: Result<Vec<u8>, Answer>) -> Answer {
+    let (code, message) = match message {
+        Ok(message) => (Answer::Connected, message),
+        Err(code) => (code, Vec::new()),
+    };
+    let patience = PATIENCE + Duration::from_secs((message.len() / BYTES_A_SECOND) as u64);
+    let bytes = [&[code.code()][..], &message].concat();
+    send_last(&mut stream, bytes.into(), patience).await;
+    code
+}
+
+/// Sends the last bytes and waits until they have arrived or timed out: dropping the stream earlier
+/// would lose them.
+pub(crate) async fn send_last(stream: &mut Stream, bytes: Bytes, patience: Duration) {
+    if stream.send.write_chunk(bytes).await.is_ok() && stream.send.finish().is_ok() {
         let _ = timeout(patience, stream.send.stopped()).await;
     }
 }

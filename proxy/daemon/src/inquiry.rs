@@ -268,8 +268,9 @@ async fn ask(mesh: &Mesh, node: NodeId, question: &Question) -> Result<Answered,
     let mut stream = opened.map_err(|error| Heard::Silent(error.to_string()))?;
     // Start the clock here, after any handshake.
     let (begun, wall) = (clock::now(), clock::since_1970());
-    exchange::send(&mut stream, question.encode()).await?;
-    let testimony = exchange::receive(&mut stream, MAX_TESTIMONY_BYTES, Testimony::decode).await?;
+    let question = question.encode();
+    let decode = Testimony::decode;
+    let testimony = exchange::ask(&mut stream, question, MAX_TESTIMONY_BYTES, decode).await?;
     let rtt = clock::now().saturating_duration_since(begun);
     Ok(Answered { testimony, rtt, wall: wall + rtt / 2 })
 }
@@ -278,8 +279,7 @@ impl From<Unanswered> for Heard {
     fn from(why: Unanswered) -> Self {
         match why {
             Unanswered::Older => Self::Older,
-            Unanswered::Refused(answer) => Self::Silent(format!("it answers {answer}")),
-            Unanswered::Broken(why) => Self::Silent(why),
+            why => Self::Silent(why.to_string()),
         }
     }
 }

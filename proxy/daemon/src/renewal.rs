@@ -58,17 +58,13 @@ pub(crate) async fn exchange(
 ) -> Result<Vec<u8>, Setback> {
     let opened = mesh.open_stream(with).await;
     let mut stream = opened.map_err(|error| Setback::Silent(error.to_string()))?;
-    exchange::send(&mut stream, request.encode()).await?;
-    let Reply(answer) = exchange::receive(&mut stream, Reply::MAX_BYTES, Reply::decode).await?;
-    Ok(answer?)
+    let request = request.encode();
+    let reply = exchange::ask(&mut stream, request, Reply::MAX_BYTES, Reply::decode).await?;
+    Ok(reply.0?)
 }
 
 impl From<Unanswered> for Setback {
     fn from(why: Unanswered) -> Self {
-        match why {
-            Unanswered::Older => Self::Silent("it runs an earlier version".into()),
-            Unanswered::Refused(answer) => Self::Silent(format!("it answers {answer}")),
-            Unanswered::Broken(why) => Self::Silent(why),
-        }
+        Self::Silent(why.to_string())
     }
 }

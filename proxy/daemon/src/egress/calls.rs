@@ -26,6 +26,7 @@ use tracing::debug;
 use super::{Egress, HEADER_TIMEOUT, Peers};
 use crate::audit::RefusedStream;
 use crate::clock;
+use crate::exchange::send_last;
 use crate::sessions::registry::Guard;
 use crate::sessions::splice::{self, ABORTED, Carried, Early, Ending};
 use crate::sessions::totals::SessionCount;
@@ -226,11 +227,7 @@ impl Egress {
             });
         }
         debug!(peer = %peer.short(), %why, "stream of the way back refused");
-        let said = Bytes::from(answer(Err(why)));
-        if stream.send.write_chunk(said).await.is_ok() && stream.send.finish().is_ok() {
-            // Dropping the stream earlier would lose the answer.
-            let _ = timeout(HEADER_TIMEOUT, stream.send.stopped()).await;
-        }
+        send_last(&mut stream, answer(Err(why)).into(), HEADER_TIMEOUT).await;
         stream.recv.stop(ABORTED);
     }
 

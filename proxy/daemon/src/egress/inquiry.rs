@@ -99,22 +99,18 @@ pub(super) async fn answer<A: Ask>(
     stream: Stream,
 ) -> Code {
     let Ok(_place) = UNDER_WAY.try_acquire() else {
-        reply(stream, Code::Overloaded, &[]).await;
-        return Code::Overloaded;
+        return reply(stream, Err(Code::Overloaded)).await;
     };
     let testify = Testify { asker, wants_call: question.call.is_some() };
     let Ok(Witness { testimony, call_to }) = ask.ask(testify).await else {
-        reply(stream, Code::Leaving, &[]).await;
-        return Code::Leaving;
+        return reply(stream, Err(Code::Leaving)).await;
     };
-    let message = testimony.encode();
     let called = async {
         if let Some(token) = question.call {
             call_back(&call_to, &token).await;
         }
     };
-    tokio::join!(reply(stream, Code::Connected, &message), called);
-    Code::Connected
+    tokio::join!(reply(stream, Ok(testimony.encode())), called).0
 }
 
 /// Sends the token from sockets that the asker has never sent to. A failed send counts as a lost

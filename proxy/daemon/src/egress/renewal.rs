@@ -60,13 +60,8 @@ impl Egress {
         request: Request,
         stream: Stream,
     ) -> Code {
-        let code_and_message = async { self.renewal(peer, request).await };
-        let (code, message) = match code_and_message.await {
-            Ok(reply) => (Code::Connected, reply.encode()),
-            Err(code) => (code, Vec::new()),
-        };
-        reply(stream, code, &message).await;
-        code
+        let renewed = self.renewal(peer, request).await;
+        reply(stream, renewed.map(|renewed| renewed.encode())).await
     }
 
     async fn renewal(&self, peer: NodeId, request: Request) -> Result<Reply, Code> {

@@ -29,16 +29,11 @@ static UNDER_WAY: Semaphore = Semaphore::const_new(MAX_UNDER_WAY);
 impl Egress {
     /// Answers an operator's request for a view.
     pub(super) async fn answer_view(&self, peer: NodeId, request: Request, stream: Stream) -> Code {
-        let code_and_message = async {
+        let message = async {
             let Ok(_place) = UNDER_WAY.try_acquire() else { return Err(Code::Overloaded) };
             self.reply_to(peer, &request).await?.encode().ok_or(Code::Overloaded)
         };
-        let (code, message) = match code_and_message.await {
-            Ok(message) => (Code::Connected, message),
-            Err(code) => (code, Vec::new()),
-        };
-        reply(stream, code, &message).await;
-        code
+        reply(stream, message.await).await
     }
 
     async fn reply_to(&self, peer: NodeId, request: &Request) -> Result<Reply, Code> {
@@ -84,11 +79,8 @@ impl Egress {
         let asked = async {
             let mut next = self.context.mesh.open_stream(target).await.map_err(|_| Code::NoPath)?;
             let onward = request.carried(Credential::clone(holder)).encode();
-            let answered = async {
-                exchange::send(&mut next, onward).await?;
-                exchange::receive(&mut next, MAX_REPLY_BYTES, Reply::decode).await
-            };
-            answered.await.map_err(|why| match why {
+            let asked = exchange::ask(&mut next, onward, MAX_REPLY_BYTES, Reply::decode).await;
+            asked.map_err(|why| match why {
                 Unanswered::Older => Code::BadRequest,
                 Unanswered::Refused(code) => code,
                 Unanswered::Broken(_) => Code::NoPath,

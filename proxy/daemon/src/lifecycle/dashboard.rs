@@ -141,11 +141,9 @@ impl Viewer {
         let broken = |why: String| ViewError::Unreachable(why);
         let opened = self.mesh.open_stream(member).await;
         let mut stream = opened.map_err(|error| broken(error.to_string()))?;
-        let answered = async {
-            exchange::send(&mut stream, request.encode()).await?;
-            exchange::receive(&mut stream, MAX_REPLY_BYTES, ViewReply::decode).await
-        };
-        answered.await.map_err(|why| match why {
+        let request = request.encode();
+        let asked = exchange::ask(&mut stream, request, MAX_REPLY_BYTES, ViewReply::decode).await;
+        asked.map_err(|why| match why {
             Unanswered::Older | Unanswered::Refused(Answer::BadRequest) => ViewError::Older,
             Unanswered::Refused(Answer::NotAllowed) => ViewError::NotAllowed,
             Unanswered::Refused(Answer::NoPath) => {
