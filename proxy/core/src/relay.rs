@@ -123,19 +123,18 @@ impl Offer {
         cost(self.rtt, self.loss_percent) + penalty(self.rtt)
     }
 
-    /// The path as a view that replaces the direct one in a route.
-    fn view(&self, direct: &OriginView, relaying: Relaying) -> Option<OriginView> {
-        Some(OriginView {
-            line: Line::Relayed { origin: direct.line.origin()?, relay: self.relay },
+    /// The path as a view, made from that of the direct path to `origin`.
+    pub(crate) fn view(&self, origin: NodeId, direct: &OriginView) -> OriginView {
+        OriginView {
+            line: Line::Relayed { origin, relay: self.relay },
             path: PathView::Up(self.rtt),
             usual_rtt: None,
             deviation: self.deviation,
             loss_percent: self.loss_percent,
             present: true,
             suspect: self.suspect,
-            relaying: Some(relaying),
             ..direct.clone()
-        })
+        }
     }
 }
 
@@ -192,13 +191,14 @@ impl Paths {
         let usable: Vec<&Offer> = usable.collect();
         let mut choice = decide(direct, &usable, memory, now);
         let offer = usable.iter().find(|offer| Some(offer.relay) == choice.relay);
-        let view = offer.and_then(|offer| {
+        let view = offer.map(|offer| {
             let trusted_at = choice.dead_since.map(|since| since + TRUST_AFTER);
             let trusted = offer.proven || trusted_at.is_none_or(|at| at <= now);
             choice.due = choice.due.into_iter().chain(trusted_at.filter(|_| !trusted)).min();
             let direct_dead = choice.dead_since.is_some();
             let least_cost = direct_cost(direct).filter(|_| !offer.timed).unwrap_or_default();
-            offer.view(direct, Relaying { trusted, direct_dead, least_cost })
+            let relaying = Some(Relaying { trusted, direct_dead, least_cost });
+            OriginView { relaying, ..offer.view(origin, direct) }
         });
         if choice != PathMemory::default() {
             self.by_origin.insert(origin, choice);

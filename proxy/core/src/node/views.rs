@@ -151,19 +151,15 @@ impl NodeCore {
                 through.as_ref().is_none_or(|view| view.line != line)
             };
             for relay in busy_relays(&self.busy, origin).filter(is_other) {
-                let offer = offers.iter().find(|offer| offer.relay == relay);
-                let path = offer.map_or_else(
-                    || self.former_path(origin, view.present, &relay),
-                    |offer| PathView::Up(offer.rtt),
-                );
-                let line = Line::Relayed { origin, relay };
-                let loss_percent = offer.map_or(0, |offer| offer.loss_percent);
-                others.push(OriginView {
-                    line,
-                    path,
-                    usual_rtt: None,
-                    loss_percent,
-                    ..view.clone()
+                others.push(match offers.iter().find(|offer| offer.relay == relay) {
+                    Some(offer) => offer.view(origin, view),
+                    None => OriginView {
+                        line: Line::Relayed { origin, relay },
+                        path: self.former_path(origin, view.present, &relay),
+                        usual_rtt: None,
+                        loss_percent: 0,
+                        ..view.clone()
+                    },
                 });
             }
             chosen.push(through.unwrap_or_else(|| view.clone()));
