@@ -162,7 +162,7 @@ fn lack(view: &OriginView) -> Option<&'static str> {
         (PathView::Dead, _) => "path dead",
         _ if view.denied => "this node is not allowed there",
         _ if view.suspect => "slow to answer",
-        _ if view.is_broken() => "its path loses most",
+        _ if view.broken => "its path loses most",
         (_, OriginState::Hung) => "instance hung",
         (_, OriginState::Refusing) => "refusing",
         (_, OriginState::Draining) => "draining",

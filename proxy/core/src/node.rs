@@ -29,6 +29,7 @@ use super::health::{Health, HealthConfig};
 use super::offered::Offered;
 use super::reach::{OwnEndpoints, Reach};
 use super::route::{self, Candidate, Damping, Line, PathView, Policy, Route, Weights};
+use super::view::BrokenLines;
 
 mod event;
 mod local_instances;
@@ -97,6 +98,8 @@ pub struct NodeCore {
     reach: Reach,
     /// Nodes whose measured paths are dead; no more than there are paths.
     silent: BTreeSet<NodeId>,
+    /// Lines whose measured paths lose most packets, directly or through a relay.
+    broken: BrokenLines,
     events: VecDeque<Event>,
     /// Whether an input of the routes has changed since they were chosen.
     stale: bool,
@@ -128,6 +131,7 @@ impl NodeCore {
             offered: Offered::default(),
             reach: Reach::default(),
             silent: BTreeSet::new(),
+            broken: BrokenLines::default(),
             events: VecDeque::new(),
             stale: true,
         };
@@ -551,6 +555,7 @@ impl NodeCore {
     fn choose_routes(&mut self, now: Instant) {
         let names: Vec<ServiceName> = self.services.keys().cloned().collect();
         let relays = self.relays();
+        self.judge_loss(&relays);
         let left = self.discovery.has_left().then_some(Line::Direct(self.me));
         for name in names {
             let direct = self.direct_views(&name);

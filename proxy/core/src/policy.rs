@@ -67,7 +67,7 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         let spread_percent = if spread { 100 } else { 0 };
         return Fate::Reset { spread_percent, forgives: true, why: "its path is dead" };
     }
-    if view.is_broken() && spread {
+    if view.broken && spread {
         let why = "its path loses most packets";
         return Fate::Reset { spread_percent: 100, forgives: false, why };
     }
@@ -124,18 +124,18 @@ mod tests {
 
     #[test]
     fn a_path_that_loses_most_is_cut_only_while_another_is_healthy() {
-        let near = |loss_percent| OriginView { loss_percent, ..origin(1, OriginState::Ready, UP) };
-        let fate_beside = |loss_percent, other| {
-            let origins = vec![near(loss_percent), origin(2, other, UP)];
+        let near = |broken| OriginView { broken, ..origin(1, OriginState::Ready, UP) };
+        let fate_beside = |broken, other| {
+            let origins = vec![near(broken), origin(2, other, UP)];
             let memory = Preference::default();
             let (route, _) = choose(origins, &Policy::Spread, &memory, Instant::now());
-            fate(&near(loss_percent), &route)
+            fate(&near(broken), &route)
         };
-        let reset = fate_beside(50, OriginState::Ready);
+        let reset = fate_beside(true, OriginState::Ready);
         let is_reset = matches!(reset, Fate::Reset { spread_percent: 100, forgives: false, .. });
         assert!(is_reset, "{reset:?}");
-        assert_eq!(fate_beside(49, OriginState::Ready), Fate::Stay);
-        assert_eq!(fate_beside(100, OriginState::Unready), Fate::Stay);
+        assert_eq!(fate_beside(false, OriginState::Ready), Fate::Stay);
+        assert_eq!(fate_beside(true, OriginState::Unready), Fate::Stay);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use meshport_discovery::Distance;
 use super::damping::{Damping, GAIN_LASTING};
 use super::evidence::Evidence;
 use super::timing::Timings;
-use super::view::{Line, OriginView, PathView, Relaying, cost, loses_most};
+use super::view::{BrokenLines, Line, OriginView, PathView, Relaying, cost};
 use crate::wire::Hops;
 
 /// Cost of a relayed path beyond its round trips: it uses another node's resources and can fail at
@@ -75,6 +75,8 @@ pub struct Offer {
     pub deviation: Duration,
     /// Share of packets lost on either leg, 0 to 100.
     pub loss_percent: u8,
+    /// Whether most were lost, and many still are.
+    pub broken: bool,
     /// Whether sessions recently found it silent or refusing.
     pub suspect: bool,
     /// Whether a session was recently connected through it.
@@ -86,9 +88,10 @@ pub struct Offer {
 impl Offer {
     /// The path to `origin` through `near`; `None` if `near` is that origin or does not report that
     /// it reaches it.
-    pub fn of(
+    pub(crate) fn of(
         near: &Near,
         origin: NodeId,
+        broken: &BrokenLines,
         evidence: &Evidence,
         timings: &Timings,
         now: Instant,
@@ -107,6 +110,7 @@ impl Offer {
             // The deviation of the second leg is not known; it is assumed to be that of the first.
             deviation: near.deviation * 2,
             loss_percent: either(near.loss_percent, onward.loss_percent),
+            broken: broken.contains(&line),
             suspect: evidence.is_suspect(&line),
             proven: timings.is_proven(&line, now),
             timed: timed.is_some(),
@@ -115,7 +119,7 @@ impl Offer {
 
     /// Whether neither sessions nor probes show heavy loss.
     fn is_sound(&self) -> bool {
-        !self.suspect && !loses_most(self.loss_percent)
+        !self.suspect && !self.broken
     }
 
     /// The cost of a session through it.
@@ -131,6 +135,7 @@ impl Offer {
             usual_rtt: None,
             deviation: self.deviation,
             loss_percent: self.loss_percent,
+            broken: self.broken,
             present: true,
             suspect: self.suspect,
             ..direct.clone()
@@ -141,6 +146,18 @@ impl Offer {
 /// The cost of a relayed path in addition to its round trips.
 pub(super) fn penalty(rtt: Duration) -> Duration {
     PENALTY.max(rtt * PENALTY_PERCENT / 100)
+}
+
+/// The loss of all paths through `relays`, in percent.
+pub(crate) fn losses(relays: &[Near]) -> impl Iterator<Item = (Line, u8)> {
+    let through = |near: &Near, onward: &Distance| {
+        let line = Line::Relayed { origin: onward.origin, relay: near.relay };
+        (line, either(near.loss_percent, onward.loss_percent))
+    };
+    relays.iter().flat_map(move |near| {
+        let answer = near.onward.iter().filter(|it| it.rtt_us.is_some());
+        answer.map(move |it| through(near, it))
+    })
 }
 
 /// The share of packets lost on either of two legs, in percent.

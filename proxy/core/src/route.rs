@@ -310,7 +310,7 @@ pub(super) fn standing(origin: &OriginView) -> Standing {
         return if origin.suspect { Standing::Down } else { Standing::Fallback };
     }
     match origin.state {
-        OriginState::Ready if origin.suspect || origin.is_broken() => Standing::Suspect,
+        OriginState::Ready if origin.suspect || origin.broken => Standing::Suspect,
         OriginState::Ready if origin.path == PathView::Unmeasured => Standing::Unproven,
         OriginState::Ready if origin.relaying.is_some_and(|it| !it.trusted) => Standing::Unproven,
         OriginState::Ready => Standing::Healthy,
@@ -417,7 +417,7 @@ fn reason(best: &Candidate) -> String {
         }
         Standing::Healthy => "nearest ready".to_owned(),
         Standing::Unproven => "ready, its path not measured yet".to_owned(),
-        Standing::Suspect if best.origin.is_broken() => {
+        Standing::Suspect if best.origin.broken => {
             format!("{place}, though its path loses most packets: none is better")
         }
         Standing::Suspect => format!("{place}, though slow to answer: none is better"),

@@ -1,6 +1,7 @@
 //! This node's data about a service's origins and the paths to them: the basis for choosing routes
 //! and relays.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,6 +17,9 @@ const MOST_LOSS_PERCENT: u8 = 90;
 /// With this much loss, in percent, a path is as bad as silent: an answer of a few packets costs
 /// QUIC several timeouts, each twice the previous one, and soon takes longer than clients wait.
 const BROKEN_LOSS_PERCENT: u8 = 50;
+/// Below this loss, in percent, such a path is sound again: five of sixteen probes less, so that
+/// loss around a half does not reset sessions again and again.
+const SOUND_LOSS_PERCENT: u8 = 25;
 /// The shortest retransmission timeout, including the receiver's acknowledgement delay.
 const RETRANSMISSION: Duration = Duration::from_millis(100);
 
@@ -110,6 +114,8 @@ pub struct OriginView {
     pub deviation: Duration,
     /// Share of recent probes without an answer, 0 to 100.
     pub loss_percent: u8,
+    /// Whether its path has lost most packets and still loses many, although it is not silent.
+    pub broken: bool,
     /// Whether membership considers it present.
     pub present: bool,
     /// Whether sessions have recently found it silent, whatever it announces (see `evidence`).
@@ -146,6 +152,7 @@ impl OriginView {
             usual_rtt: None,
             deviation: Duration::ZERO,
             loss_percent: 0,
+            broken: false,
             present: true,
             suspect: false,
             denied: false,
@@ -161,11 +168,6 @@ impl OriginView {
         Some(cost(rtt, self.loss_percent))
     }
 
-    /// Whether its path loses most packets, although it is not silent.
-    pub fn is_broken(&self) -> bool {
-        matches!(self.path, PathView::Up(_)) && loses_most(self.loss_percent)
-    }
-
     /// A node of the mesh of which only the announcement is known.
     pub fn of_node(node: NodeId, name: String, site: SiteName, state: OriginState) -> Self {
         Self {
@@ -177,6 +179,7 @@ impl OriginView {
             usual_rtt: None,
             deviation: Duration::ZERO,
             loss_percent: 0,
+            broken: false,
             present: true,
             suspect: false,
             denied: false,
@@ -186,9 +189,25 @@ impl OriginView {
     }
 }
 
-/// Whether a path with this loss loses most packets.
-pub(crate) fn loses_most(loss_percent: u8) -> bool {
-    loss_percent >= BROKEN_LOSS_PERCENT
+/// The lines whose paths answer, but lose most packets: from [`BROKEN_LOSS_PERCENT`] on, until they
+/// lose less than [`SOUND_LOSS_PERCENT`].
+#[derive(Debug, Default)]
+pub(crate) struct BrokenLines(BTreeSet<Line>);
+
+impl BrokenLines {
+    /// Takes the loss, in percent, of all lines whose paths answer.
+    pub(crate) fn judge(&mut self, losses: impl Iterator<Item = (Line, u8)>) {
+        let is_broken = |(line, loss_percent): &(Line, u8)| {
+            let least = if self.contains(line) { SOUND_LOSS_PERCENT } else { BROKEN_LOSS_PERCENT };
+            *loss_percent >= least
+        };
+        self.0 = losses.filter(is_broken).map(|(line, _)| line).collect();
+    }
+
+    /// Whether this line is one of them.
+    pub(crate) fn contains(&self, line: &Line) -> bool {
+        self.0.contains(line)
+    }
 }
 
 /// The cost of a path: its round-trip time, and the time that lost packets add.

@@ -403,9 +403,7 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
         (_, Standing::Healthy) => String::new(),
         (PathView::Unmeasured, Standing::Unproven) => "path not measured yet".into(),
         (_, Standing::Unproven) => "no session through its relay yet".into(),
-        (_, Standing::Suspect) if candidate.origin.is_broken() => {
-            "its path loses most packets".into()
-        }
+        (_, Standing::Suspect) if candidate.origin.broken => "its path loses most packets".into(),
         (_, Standing::Suspect) => "slow to answer recently".into(),
         (_, Standing::Fallback) => "outside the mesh".into(),
         (_, Standing::Down) if matches!(candidate.origin.line, Line::Outside(_)) => {

@@ -26,6 +26,8 @@ struct Net {
     links: BTreeMap<(usize, usize), Option<Duration>>,
     /// Links on which three of five datagrams are lost.
     lossy: BTreeSet<(usize, usize)>,
+    /// A link on which eight of seventeen path probes are lost, and how many it has had.
+    halved: Option<((usize, usize), u32)>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
     /// Nodes whose instances hang, and their pending answers.
     stalled: BTreeSet<usize>,
@@ -91,7 +93,8 @@ impl Net {
         }
         let (flying, answers) = (BTreeMap::new(), BTreeMap::new());
         let (lossy, stalled, events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        Self { nodes, links, lossy, flying, stalled, answers, sent: 0, now, events }
+        let halved = None;
+        Self { nodes, links, lossy, halved, flying, stalled, answers, sent: 0, now, events }
     }
 
     /// Ends all stalls: pending probes are answered within a moment.
@@ -174,7 +177,14 @@ impl Net {
                 let to = ids[&to];
                 if let Some(delay) = self.links[&(at, to)] {
                     self.sent += 1;
-                    if !self.lossy.contains(&(at, to)) || self.sent % 5 < 2 {
+                    let is_lost = match &mut self.halved {
+                        Some((link, probes)) if *link == (at, to) && payload[1] == PROBE => {
+                            *probes += 1;
+                            *probes % 17 % 2 == 1
+                        }
+                        _ => self.lossy.contains(&(at, to)) && self.sent % 5 >= 2,
+                    };
+                    if !is_lost {
                         self.flying.insert((self.now + delay, self.sent), (at, to, payload));
                     }
                 }
@@ -203,6 +213,8 @@ const MEET: Duration = Duration::from_secs(20);
 /// How long an apiserver takes to report that etcd does not answer.
 const STALL_TIME: Duration = Duration::from_secs(2);
 const ORIGIN: &str = "node,origin:kube-apiserver";
+/// The kind of the datagrams that measure paths.
+const PROBE: u8 = 9;
 
 #[test]
 fn a_broken_path_is_gone_around_and_gone_back_to() {
@@ -292,6 +304,44 @@ fn sessions_through_a_former_relay_are_not_judged_by_the_direct_path() {
     assert_eq!(net.first(A), Some((better, Standing::Healthy)));
     let is_reset = |it: &Event| matches!(it, Event::Reset { line, .. } if *line == former);
     assert!(!net.events.iter().any(|(_, it)| is_reset(it)), "that relay loses nothing");
+}
+
+#[test]
+fn a_path_that_loses_about_half_resets_its_sessions_once() {
+    let mut net = Net::new(&["node", ORIGIN, ORIGIN], ms(1));
+    let b = net.id(B);
+    let lines = [B, C].map(|at| Line::Direct(net.id(at)));
+    net.nodes[A].set_policy(&service(), Policy::Spread, Weights::default(), net.now);
+    let standing = |net: &Net, line| {
+        let route = net.nodes[A].route(&service()).expect("a route");
+        route.candidates.iter().find(|it| it.origin.line == line).map(|it| it.standing)
+    };
+    let is_healthy = |net: &Net| lines.map(|it| standing(net, it)) == [Some(Standing::Healthy); 2];
+    net.until(MEET, is_healthy).expect("they meet");
+    net.nodes[A].handle_busy(BTreeSet::from(lines), net.now);
+    net.pass(MEET);
+    let loss = |net: &Net| {
+        let path = net.nodes[A].discovery().paths().get(&b).expect("measured");
+        path.loss_percent
+    };
+    let resets = |net: &Net| {
+        let is_reset = |it: &Event| matches!(it, Event::Reset { line, .. } if *line == lines[0]);
+        net.events.iter().filter(|(at, it)| *at == A && is_reset(it)).count()
+    };
+    for fault in 1..=2 {
+        net.halved = Some(((A, B), 0));
+        net.until(MEET, |net| loss(net) >= 50).expect("half is lost");
+        let mut below = 0;
+        for _ in 0..300 {
+            net.pass(ms(100));
+            below += u32::from(loss(&net) < 50);
+        }
+        assert!((30..=270).contains(&below), "above and below: {below} of 300");
+        assert_eq!((resets(&net), standing(&net, lines[0])), (fault, Some(Standing::Suspect)));
+        net.halved = None;
+        net.until(MEET, is_healthy).expect("it is sound again");
+        assert!(loss(&net) < 25, "{}", loss(&net));
+    }
 }
 
 #[test]

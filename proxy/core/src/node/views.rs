@@ -8,7 +8,7 @@ use meshport_config::{NodeId, Role, ServiceName};
 use meshport_discovery::{Entry, Liveness, OriginState, PathState};
 
 use super::{MAX_ORIGINS, NodeCore, Service};
-use crate::relay::{Near, Offer};
+use crate::relay::{self, Near, Offer};
 use crate::route::{Line, OriginView, PathView};
 
 impl NodeCore {
@@ -45,7 +45,16 @@ impl NodeCore {
         let (usual_rtt, deviation, loss_percent) =
             (path.usual_rtt, path.deviation, path.loss_percent);
         let path = hop.and_then(|hop| self.path_to(&hop)).unwrap_or(PathView::Unmeasured);
-        OriginView { path, usual_rtt, deviation, loss_percent, ..view }
+        let broken = self.broken.contains(&view.line);
+        OriginView { path, usual_rtt, deviation, loss_percent, broken, ..view }
+    }
+
+    /// Judges the loss of all measured paths, direct and through these relays.
+    pub(super) fn judge_loss(&mut self, relays: &[Near]) {
+        let paths = self.discovery.paths().iter();
+        let paths = paths.filter(|(_, path)| path.state == PathState::Up);
+        let direct = paths.map(|(node, path)| (Line::Direct(*node), path.loss_percent));
+        self.broken.judge(direct.chain(relay::losses(relays)));
     }
 
     /// The measurements of the path to a node, if any.
@@ -76,9 +85,10 @@ impl NodeCore {
     pub fn offers(&self, service: &ServiceName, origin: NodeId, now: Instant) -> Vec<Offer> {
         let Some(service) = self.services.get(service) else { return Vec::new() };
         let (evidence, timings) = (&service.evidence, &service.timings);
-        let relays = self.relays();
-        let offers =
-            relays.iter().filter_map(|near| Offer::of(near, origin, evidence, timings, now));
+        let (broken, relays) = (&self.broken, self.relays());
+        let offers = relays
+            .iter()
+            .filter_map(|near| Offer::of(near, origin, broken, evidence, timings, now));
         let mut offers: Vec<Offer> = offers.collect();
         offers.sort_by_key(|offer| (offer.suspect, offer.cost(), offer.relay));
         offers
@@ -142,8 +152,9 @@ impl NodeCore {
         let mut others = Vec::new();
         for view in &direct {
             let Line::Direct(origin) = view.line else { continue };
-            let offers =
-                relays.iter().filter_map(|near| Offer::of(near, origin, evidence, timings, now));
+            let offers = relays
+                .iter()
+                .filter_map(|near| Offer::of(near, origin, &self.broken, evidence, timings, now));
             let offers: Vec<Offer> = offers.collect();
             let through = service.paths.choose(view, &offers, now);
             let is_other = |relay: &NodeId| {
@@ -158,6 +169,7 @@ impl NodeCore {
                         path: self.former_path(origin, view.present, &relay),
                         usual_rtt: None,
                         loss_percent: 0,
+                        broken: false,
                         ..view.clone()
                     },
                 });

@@ -33,6 +33,7 @@ fn near(relay: u8, rtt: Duration, onward: Option<Duration>) -> Near {
 /// A node's knowledge of one origin and some relays, in virtual time.
 struct Bench {
     paths: Paths,
+    broken: BrokenLines,
     evidence: Evidence,
     timings: Timings,
     relays: Vec<Near>,
@@ -41,18 +42,21 @@ struct Bench {
 
 impl Bench {
     fn new(relays: Vec<Near>) -> Self {
+        let (paths, broken) = (Paths::default(), BrokenLines::default());
         let (evidence, timings) = (Evidence::default(), Timings::default());
-        Self { paths: Paths::default(), evidence, timings, relays, now: Instant::now() }
+        Self { paths, broken, evidence, timings, relays, now: Instant::now() }
     }
 
     /// The path after `passed`, checked about every 100 ms.
     fn way(&mut self, direct: &OriginView, passed: Duration) -> OriginView {
         let until = self.now + passed;
         loop {
-            let relays = self.relays.iter();
-            let offers = relays.filter_map(|it| {
-                Offer::of(it, node(ORIGIN), &self.evidence, &self.timings, self.now)
-            });
+            self.broken.judge(losses(&self.relays));
+            let (broken, evidence, timings) = (&self.broken, &self.evidence, &self.timings);
+            let offers = self
+                .relays
+                .iter()
+                .filter_map(|it| Offer::of(it, node(ORIGIN), broken, evidence, timings, self.now));
             let offers: Vec<Offer> = offers.collect();
             let view = self.paths.choose(direct, &offers, self.now);
             if self.now >= until {
@@ -179,9 +183,10 @@ fn a_relay_that_loses_most_is_left_for_another_and_not_the_origin() {
     assert_eq!(bench.relay(&dead, GAIN_LASTING - ms(100)), Some(2), "a gain has to last");
     bench.relays[0].loss_percent = 50;
     assert_eq!(bench.relay(&dead, Duration::ZERO), Some(3), "at once");
-    assert!(!bench.way(&dead, Duration::ZERO).is_broken());
+    assert!(!bench.way(&dead, Duration::ZERO).broken);
     bench.relays[1].onward[0].loss_percent = 50;
-    assert_eq!(bench.relay(&dead, GAIN_LASTING * 2), Some(3), "the other is no better");
+    bench.relays[0].loss_percent = 25;
+    assert_eq!(bench.relay(&dead, GAIN_LASTING * 2), Some(3), "the other is no better yet");
     assert_eq!(bench.relay(&direct(UP), Duration::ZERO), None, "it works, so at once");
 }
 
@@ -223,13 +228,16 @@ fn a_claim_chooses_the_way_and_not_the_origin() {
 #[test]
 fn loss_on_either_leg_counts() {
     let (evidence, timings, now) = (Evidence::default(), Timings::default(), Instant::now());
+    let mut broken = BrokenLines::default();
     let mut relay = near(2, ms(1), Some(ms(1)));
     relay.loss_percent = 20;
     relay.onward[0].loss_percent = 50;
-    let offer = Offer::of(&relay, node(ORIGIN), &evidence, &timings, now).expect("reached");
-    assert_eq!(offer.loss_percent, 60);
+    broken.judge(losses(std::slice::from_ref(&relay)));
+    let offer_to = |to| Offer::of(&relay, node(to), &broken, &evidence, &timings, now);
+    let offer = offer_to(ORIGIN).expect("reached");
+    assert_eq!((offer.loss_percent, offer.broken), (60, true));
     assert!(offer.cost() > ms(100));
-    assert_eq!(Offer::of(&relay, node(2), &evidence, &timings, now), None, "not through itself");
+    assert_eq!(offer_to(2), None, "not through itself");
 }
 
 fn prospect(number: u8, near: bool, path: Option<PathView>) -> RelayCandidate {
@@ -307,14 +315,15 @@ impl Mesh {
             PathView::Own | PathView::Unmeasured | PathView::Dead => None,
         };
         let (evidence, timings) = (Evidence::default(), Timings::default());
-        let start = Instant::now();
+        let (broken, start) = (BrokenLines::default(), Instant::now());
         let mut paths = Paths::default();
         let view = origin(to, OriginState::Ready, path(to));
         let mut line = view.line;
         for passed in [Duration::ZERO, GAIN_LASTING] {
             let now = start + passed;
             let near = (1..=self.nodes).filter_map(near);
-            let offers = near.filter_map(|it| Offer::of(&it, node(to), &evidence, &timings, now));
+            let offers =
+                near.filter_map(|it| Offer::of(&it, node(to), &broken, &evidence, &timings, now));
             let offers: Vec<Offer> = offers.collect();
             line = paths.choose(&view, &offers, now).map_or(view.line, |view| view.line);
         }

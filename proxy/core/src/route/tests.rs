@@ -288,15 +288,15 @@ fn home_is_regained_though_two_there_are_the_nearest_by_turns() {
 #[test]
 fn a_home_whose_path_loses_most_is_left_at_once() {
     let start = Instant::now();
-    let lossy = |loss_percent| vec![OriginView { loss_percent, ..ready(1, 2) }, ready(2, 80)];
-    let memory = settled(lossy(0), start);
-    let first = |loss_percent, memory: &Preference| {
-        let (route, _) = choose(lossy(loss_percent), &nearest_policy(), memory, start + ms(1));
+    let lossy = |broken| vec![OriginView { broken, ..ready(1, 2) }, ready(2, 80)];
+    let memory = settled(lossy(false), start);
+    let first = |broken, memory: &Preference| {
+        let (route, _) = choose(lossy(broken), &nearest_policy(), memory, start + ms(1));
         (names(&route)[0].clone(), route.candidates[0].standing)
     };
-    assert_eq!(first(49, &memory), ("cp-1".into(), Standing::Healthy));
-    assert_eq!(first(50, &memory), ("cp-2".into(), Standing::Healthy));
-    let alone = vec![OriginView { loss_percent: 60, ..ready(1, 2) }];
+    assert_eq!(first(false, &memory), ("cp-1".into(), Standing::Healthy));
+    assert_eq!(first(true, &memory), ("cp-2".into(), Standing::Healthy));
+    let alone = vec![OriginView { broken: true, ..ready(1, 2) }];
     let (route, _) = choose(alone, &nearest_policy(), &memory, start);
     assert!(route.is_usable() && route.why.contains("loses most"), "{}", route.why);
 }

@@ -24,7 +24,7 @@ fn a_new_route_ends_the_wait_and_the_attempts_on_dead_lines() {
 /// The session would be reset although its origin answers, and its client would have tried twice.
 #[test]
 fn attempts_on_a_line_whose_sessions_are_reset_end() {
-    let lossy = OriginView { loss_percent: 60, ..origin(1, OriginState::Ready, UP) };
+    let lossy = OriginView { broken: true, ..origin(1, OriginState::Ready, UP) };
     let stalled = origin(1, OriginState::Stalled, UP);
     for (near, other, is_left) in [
         (&lossy, OriginState::Ready, true),
@@ -43,7 +43,7 @@ fn attempts_on_a_line_whose_sessions_are_reset_end() {
 #[test]
 fn attempts_on_a_lossy_line_end_once_there_is_a_better_one() {
     let mut bench = Bench::new(config(), &[]);
-    let lossy = OriginView { loss_percent: 60, ..origin(1, OriginState::Ready, UP) };
+    let lossy = OriginView { broken: true, ..origin(1, OriginState::Ready, UP) };
     let [alone, better] = [OriginState::Unready, OriginState::Ready]
         .map(|other| spread(vec![lossy.clone(), origin(2, other, UP)]));
     bench.connect.handle_route(alone, bench.now);
@@ -71,7 +71,7 @@ fn when_all_are_down_running_attempts_continue() {
 #[test]
 fn an_attempt_that_was_lost_from_the_start_goes_on_although_another_origin_is_usable() {
     let ready = |number, path| origin(number, OriginState::Ready, path);
-    let lossy = OriginView { loss_percent: 60, ..ready(2, UP) };
+    let lossy = OriginView { broken: true, ..ready(2, UP) };
     for worse in [lossy, ready(2, PathView::Dead)] {
         let mut bench = Bench::new(config(), &[]);
         let route = || spread(vec![ready(1, UP), worse.clone()]);
