@@ -192,6 +192,11 @@ impl Connect {
         self.attempts.handle_failure(id, verdict);
     }
 
+    /// Whether an attempt is neither over nor given up.
+    pub fn is_running(&self, id: u32) -> bool {
+        self.attempts.is_running(id)
+    }
+
     /// An attempt has an answer: the search is over, and all other attempts are cancelled.
     pub fn handle_answer(&mut self, id: u32) {
         self.attempts.handle_answer(id);

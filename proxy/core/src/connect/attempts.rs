@@ -77,6 +77,10 @@ impl Attempts {
         self.running.len() >= MAX_RACING
     }
 
+    pub(super) fn is_running(&self, id: u32) -> bool {
+        self.running.iter().any(|it| it.id == id)
+    }
+
     pub(super) fn is_any_connected(&self) -> bool {
         self.running.iter().any(|it| it.connected)
     }

@@ -527,8 +527,13 @@ impl<'a> Search<'a> {
     ) -> Result<Option<(Upstream, Guard)>, Failure> {
         // Fails only for a cancelled attempt.
         let Ok((id, result)) = ended else { return Ok(None) };
-        // An attempt that was cancelled just as it ended does not count.
-        let Some(Running { guard, line, .. }) = self.running.remove(&id) else { return Ok(None) };
+        if self.routes.has_changed().is_ok_and(|changed| changed) {
+            self.take_route();
+        }
+        // One that was given up does not count, even if it has just ended: its session would be
+        // reset.
+        let running = self.connect.is_running(id).then(|| self.running.remove(&id));
+        let Some(Running { guard, line, .. }) = running.flatten() else { return Ok(None) };
         match result {
             Ok(upstream) => {
                 self.connect.handle_answer(id);

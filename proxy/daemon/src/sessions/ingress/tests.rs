@@ -266,6 +266,42 @@ async fn what_is_out_stays_out_when_its_line_goes_down() {
     assert_eq!((upstream.sent, ingress.totals.counts.get(SessionCount::Retried)), (4, 0));
 }
 
+/// Its session would be reset at once, and its client would have tried twice.
+#[tokio::test]
+async fn an_answer_to_an_attempt_that_was_given_up_does_not_count() {
+    let (near, mut one, mut two) = three();
+    let nodes = [one.mesh.node_id(), two.mesh.node_id()];
+    let (ingress, routes) = ingress(&near, nodes[0]);
+    routes.send_replace(route(nodes[0], UP));
+    let (_client, accepted) = testing::tcp_pair().await;
+    let mut search = Search::new(&ingress, || 0);
+    search.take_bytes(Ok(Some(Bytes::from_static(HELLO)))).expect("kept");
+    let start =
+        search.connect.poll(clock::now(), &mut OtherSearches(&ingress)).expect("the only one");
+    assert!(search.carry_out(start));
+    let (mut stream, _) = take(&mut one).await;
+    say(&mut stream, b"hello").await;
+    let answered = async {
+        while !search.running[&0].attempt.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, answered).await.expect("in time");
+    // The search has not read the answer yet.
+    routes.send_replace(route(nodes[1], UP));
+    let other = async {
+        let (mut stream, _) = take(&mut two).await;
+        say(&mut stream, b"hello").await;
+        std::future::pending::<()>().await;
+    };
+    let found = tokio::select! {
+        found = timeout(SOON, search.run(&accepted)) => found.expect("in time"),
+        () = other => unreachable!("it does not end"),
+    };
+    assert_eq!(found.expect("the other one").0.line(), Line::Direct(nodes[1]));
+    assert_eq!(ingress.totals.counts.get(SessionCount::Cancelled), 1);
+}
+
 #[tokio::test]
 async fn a_cut_holds_for_a_session_without_an_answer() {
     let (near, mut far) = pair();
