@@ -114,6 +114,12 @@ pub trait SearchContext {
     fn searches<T>(&mut self, look: impl FnOnce(&mut Searches) -> T) -> T;
 }
 
+/// Whether a session on this line could not begin, or would soon be reset.
+pub fn is_lost_line(line: Line, route: &Route) -> bool {
+    let mut known = route.candidates.iter();
+    known.find(|it| it.origin.line == line).is_none_or(|it| is_lost(it, route))
+}
+
 /// Whether a session with this candidate could not begin, or would soon be reset.
 fn is_lost(candidate: &Candidate, route: &Route) -> bool {
     let fate = policy::fate(&candidate.origin, route);
@@ -162,10 +168,7 @@ impl Connect {
         };
         if self.route.is_usable() {
             let route = &self.route;
-            self.attempts.cancel_lost(|line| {
-                let mut known = route.candidates.iter();
-                known.find(|it| it.origin.line == line).is_none_or(|it| is_lost(it, route))
-            });
+            self.attempts.cancel_lost(|line| is_lost_line(line, route));
         }
         self.rounds.handle_route(now);
     }

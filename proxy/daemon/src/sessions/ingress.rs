@@ -18,7 +18,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tracing::debug;
 
-use meshport_core::connect::{Action, Connect, ConnectConfig, SearchContext, Searches};
+use meshport_core::connect::{
+    Action, Connect, ConnectConfig, SearchContext, Searches, is_lost_line,
+};
 use meshport_core::evidence::{Attempted, Verdict};
 use meshport_core::ledger::{End, Side};
 use meshport_core::opening::Opening;
@@ -323,8 +325,10 @@ impl Ingress {
         let Found { shared, upstream, guard } = found;
         let late = shared.look(|opening| opening.after(upstream.sent));
         let early = Early { up: late, down: upstream.first.clone() };
-        // An instance without an answer does not count as alive: reports against it may be right.
-        let shows = !upstream.first.is_empty();
+        // An instance without an answer does not count as alive while there are reports against it:
+        // they may be right.
+        let shows =
+            !upstream.first.is_empty() || !is_lost_line(upstream.line(), &self.route.borrow());
         let end = async {
             match guard.carry(&carried, shows).await {
                 End::Cut => {

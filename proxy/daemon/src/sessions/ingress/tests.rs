@@ -303,20 +303,36 @@ async fn an_answer_to_an_attempt_that_was_given_up_does_not_count() {
 }
 
 #[tokio::test]
-async fn a_cut_holds_for_a_session_without_an_answer() {
-    let (near, mut far) = pair();
-    let node = far.mesh.node_id();
-    let (ingress, routes) = ingress(&near, node);
-    routes.send_replace(route(node, UP));
-    let sessions = ingress.context.sessions.clone();
-    let mut client = client(&Arc::new(ingress), b"").await;
-    let (mut stream, _) = take(&mut far).await;
-    let how = Cut::Within { window: Duration::ZERO, forgives: true };
-    assert_eq!(sessions.cut(&service(), Line::Direct(node), how), 1);
-    say(&mut stream, b"").await;
-    client.write_all(b"POST").await.expect("open");
-    let end = timeout(SOON, client.read_u8()).await.expect("it is not left to wait");
-    assert_eq!(end.expect_err("a reset").kind(), std::io::ErrorKind::ConnectionReset);
+async fn a_cut_holds_for_a_session_without_an_answer_while_its_line_is_down() {
+    for lasts in [true, false] {
+        let (near, mut far) = pair();
+        let node = far.mesh.node_id();
+        let (mut ingress, routes) = ingress(&near, node);
+        let (limit, limits) = watch::channel(ingress.limits.borrow().clone());
+        limit.send_modify(|limits| Arc::make_mut(limits).connect.hold = SOON);
+        ingress.limits = limits;
+        routes.send_replace(route(node, UP));
+        let sessions = ingress.context.sessions.clone();
+        let mut client = client(&Arc::new(ingress), b"").await;
+        let (mut stream, mut said) = take(&mut far).await;
+        let how = Cut::Within { window: Duration::ZERO, forgives: true };
+        assert_eq!(sessions.cut(&service(), Line::Direct(node), how), 1);
+        routes.send_replace(route(node, if lasts { PathView::Dead } else { UP }));
+        say(&mut stream, b"").await;
+        client.write_all(b"POST").await.expect("open");
+        if lasts {
+            let end = timeout(SOON, client.read_u8()).await.expect("it is not left to wait");
+            assert_eq!(end.expect_err("a reset").kind(), std::io::ErrorKind::ConnectionReset);
+            continue;
+        }
+        while said.len() < 4 {
+            read_more(&mut stream, &mut said).await;
+        }
+        stream.send.write_chunk(b"done"[..].into()).await.expect("open");
+        let mut answer = [0; 4];
+        timeout(SOON, client.read_exact(&mut answer)).await.expect("in time").expect("an answer");
+        assert_eq!(&answer, b"done");
+    }
 }
 
 #[tokio::test]
