@@ -176,6 +176,7 @@ impl Prober {
             self.path.narrow = true;
             self.die(now);
             self.width.end_as_useless();
+            self.weigh_loss();
             return true;
         }
         let Some(silence) = self.silence else { return false };
@@ -207,6 +208,7 @@ impl Prober {
         self.rtt.reset();
         self.loss = Loss::default();
         self.width.end();
+        self.weigh_loss();
     }
 
     /// Time of the next width probe; none while small probes are unanswered, which shows enough.

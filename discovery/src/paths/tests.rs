@@ -403,6 +403,19 @@ fn a_path_that_has_become_narrow_is_dead_until_it_is_wide_again() {
 }
 
 #[test]
+fn a_dead_path_keeps_nothing_of_the_loss_before() {
+    for (narrow, loss_percent) in [(false, 0), (true, 100)] {
+        let mut bench = Bench::new();
+        bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
+        bench.run(ms(30_000), ms(20), true);
+        bench.narrow = narrow;
+        bench.paths.doubt(node(1), bench.now);
+        bench.run(ms(4000), ms(20), narrow);
+        assert_eq!((bench.state(), bench.loss_percent()), (PathState::Dead, loss_percent));
+    }
+}
+
+#[test]
 fn what_sessions_find_slow_is_tried_at_once_and_not_too_often() {
     let mut bench = Bench::new();
     bench.paths.set(node(1), Some(PathUse::Active), true, bench.now);
