@@ -57,16 +57,10 @@ impl Reader<'_> {
         if let Some(services) = self.subtable(document, "", "service") {
             self.services(services, &mut settings.services);
         }
-        self.list(
-            document,
-            "",
-            &LISTENERS,
-            &mut settings.expose,
-            |reader, table, path, listener| {
-                reader.list(table, path, &RULES, &mut listener.rules, |_, _, _, _| ());
-            },
-        );
-        let addresses = &mut settings.virtual_addresses;
+        let (listeners, addresses) = (&mut settings.expose, &mut settings.virtual_addresses);
+        self.list(document, "", &LISTENERS, listeners, |reader, table, path, it| {
+            reader.list(table, path, &RULES, &mut it.rules, |_, _, _, _| ());
+        });
         self.list(document, "", &ADDRESSES, addresses, |_, _, _, _| ());
         settings
     }

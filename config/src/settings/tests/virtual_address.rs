@@ -26,6 +26,10 @@ fn missing_or_wrong_values_are_reported_at_their_key() {
         let path = if key == "name" { "NAME" } else { "api" };
         let without = PLAIN.replace(&format!("{line}\n"), "");
         assert_eq!(only(&without).key, format!("virtual-address.{path}.{key}"), "{without}");
+        if key != "name" {
+            let second = format!("{PLAIN}{without}");
+            assert_eq!(only(&second).key, format!("virtual-address.api.{key}"), "{second}");
+        }
     }
     let wrong = [
         ("192.0.2.10\"", "192.0.2.10/32\"", "address"),
