@@ -89,7 +89,9 @@ fn hours_of_rekeys_cost_no_request() {
     let result = result("rekeys", &["--full", "--until", &(hours * 3600).to_string()]);
     let handshakes = count(&result["handshakes"]);
     let [failed, total] = ["failed", "total"].map(|it| count(&result["requests"][it]));
-    println!("{hours} hours of rekeys: {handshakes} handshakes, {failed} of {total} requests failed");
+    println!(
+        "{hours} hours of rekeys: {handshakes} handshakes, {failed} of {total} requests failed"
+    );
     assert_eq!(failed, 0);
     assert!(total > 16 * hours, "{total} requests show nothing");
     let expected = PAIRS * hours * HANDSHAKES.start()..=PAIRS * hours * HANDSHAKES.end();
