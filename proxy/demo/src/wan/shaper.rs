@@ -1,10 +1,10 @@
 //! Carries UDP datagrams between real processes like a wide-area network.
 //!
 //! Every node has a public address, a socket that the shaper owns. A datagram that node A sends to
-//! B's public address is judged by the [`Link`] between their sites and then delivered to B's real
-//! address *from A's public address*: to each, the other appears to be at its public address. The
-//! sender is known by its real source address, so a node must send from the socket it receives on,
-//! as WireGuard does. Others are strangers, which a network may admit or not.
+//! B's public address is judged by the [`Link`](super::Link) between their sites and then delivered
+//! to B's real address *from A's public address*: to each, the other appears to be at its public
+//! address. The sender is known by its real source address, so a node must send from the socket it
+//! receives on, as WireGuard does. Others are strangers, which a network may admit or not.
 //!
 //! The shaper has two separate threads, one that receives (a tokio runtime) and one that delivers:
 //! its timing does not depend on what else the process does, and blocking code can use it. Every
