@@ -162,14 +162,14 @@ impl Node {
         self.process.as_mut().unwrap_or_else(|| panic!("{} does not run", self.plan.name))
     }
 
-    /// What `meshport status --json` prints, if the daemon answers. Tests poll it, so it is asked
-    /// without a process.
+    /// What `meshport status --json` prints, if the daemon answers at its usual socket. Tests poll
+    /// it, so it is asked without a process.
     pub fn status(&self) -> Option<Value> {
         let reply = http::get_local(&self.socket(), "/status").ok()?;
         (reply.status == 200).then(|| serde_json::from_str(&reply.body).ok())?
     }
 
-    /// Its admin socket.
+    /// Its usual admin socket.
     fn socket(&self) -> PathBuf {
         self.state.join("meshport.sock")
     }
@@ -440,7 +440,9 @@ impl World {
         let node = self.node_mut(name);
         wait::until(&format!("{name} answers its status"), START_LIMIT, || {
             assert!(node.process().is_running(), "the daemon of {name} ended");
-            node.status()
+            let config = node.config.to_string_lossy();
+            let status = ["status", "--config", &*config];
+            run(&meshport().to_string_lossy(), &status).status.success().then_some(())
         });
     }
 
