@@ -138,19 +138,20 @@ fn play(
     contenders: &[Contender],
     folder: &Path,
 ) -> Vec<Row> {
-    // Results of an earlier run would mix with these; there may be none.
-    let _ = fs::remove_dir_all(folder);
-    fs::create_dir_all(folder).expect("the folder for logs can be made");
-    let folder = fs::canonicalize(folder).expect("the folder is there");
     let seed = arguments.seed.wrapping_add(u64::from(number));
-    let mut played = run::play(fault, contenders, seed, &folder, &arguments.log_level);
-    for _ in 1..MAX_PLAYS {
-        if fault.is_of(&played.moments) {
-            break;
+    let mut plays = 0;
+    let (folder, played) = loop {
+        // Results and state of an earlier run would mix with these; there may be none.
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder).expect("the folder for logs can be made");
+        let folder = fs::canonicalize(folder).expect("the folder is there");
+        let played = run::play(fault, contenders, seed, &folder, &arguments.log_level);
+        plays += 1;
+        if plays == MAX_PLAYS || fault.is_of(&played.moments) {
+            break (folder, played);
         }
         println!("{}: this machine healed it too late; it is played again", fault.name);
-        played = run::play(fault, contenders, seed, &folder, &arguments.log_level);
-    }
+    };
     let svg = plot::draw(
         &plot::Frame {
             title: &format!("{}: {}", fault.name, fault.about),
