@@ -12,7 +12,7 @@
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName};
 use serde::{Deserialize, Serialize};
@@ -317,15 +317,15 @@ impl Ledger {
     }
 
     /// Ends the sessions of a service, on every side, that come from a node or go to it from here:
-    /// no path leads there, so the other end cannot report that it has given them up. One that is
-    /// being opened here and is answered all the same continues. Returns their number.
+    /// no path leads there, so the other end cannot report that it has given them up. Returns their
+    /// number.
     pub fn sever(&mut self, service: &ServiceName, node: &NodeId, now: Instant) -> u64 {
         let keys = self.by_line.keys();
         let severed = keys.filter(|(of, _, line)| {
             of == service && self.now(*line).first_hop().as_ref() == Some(node)
         });
         let severed: Vec<Key> = severed.cloned().collect();
-        self.cut_all(&severed, Cut::Within { window: Duration::ZERO, forgives: true }, now)
+        self.cut_all(&severed, Cut::ForGood, now)
     }
 
     fn cut_all(&mut self, keys: &[Key], how: Cut, now: Instant) -> u64 {

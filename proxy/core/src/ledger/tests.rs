@@ -168,15 +168,6 @@ fn a_dead_path_ends_what_comes_and_goes_on_it_and_nothing_else() {
 }
 
 #[test]
-fn a_stream_that_is_answered_after_its_path_was_judged_dead_continues() {
-    let (mut ledger, now) = (Ledger::default(), Instant::now());
-    let id = ledger.open(&service(), Side::Client, line(1));
-    assert_eq!(ledger.sever(&service(), &node(1), now), 1);
-    ledger.handle_carried(id, true, now);
-    assert_eq!(ledger.poll(id, carried(0), now), None);
-}
-
-#[test]
 fn sessions_to_or_through_a_revoked_node_end_permanently() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     let through = Line::Relayed { origin: node(2), relay: node(1) };
