@@ -195,9 +195,14 @@ impl Connect {
         self.attempts.handle_failure(id, verdict);
     }
 
-    /// Whether an attempt is neither over nor given up.
-    pub fn is_running(&self, id: u32) -> bool {
-        self.attempts.is_running(id)
+    /// Whether an attempt that has an answer was given up because its session would be reset
+    /// whatever it answers.
+    pub fn is_futile(&self, id: u32, line: Line) -> bool {
+        let mut known = self.route.candidates.iter();
+        let fate = known.find(|it| it.origin.line == line);
+        let fate = fate.map(|it| policy::fate(&it.origin, &self.route));
+        let is_reset = matches!(fate, None | Some(Fate::Reset { forgives: false, .. }));
+        is_reset && self.route.is_usable() && !self.attempts.is_running(id)
     }
 
     /// An attempt has an answer: the search is over, and all other attempts are cancelled.

@@ -534,11 +534,14 @@ impl<'a> Search<'a> {
         if self.routes.has_changed().is_ok_and(|changed| changed) {
             self.take_route();
         }
-        // One that was given up does not count, even if it has just ended: its session would be
-        // reset.
-        let running = self.connect.is_running(id).then(|| self.running.remove(&id));
-        let Some(Running { guard, line, .. }) = running.flatten() else { return Ok(None) };
+        // An attempt that was cancelled just as it ended does not count.
+        let Some(Running { guard, line, .. }) = self.running.remove(&id) else { return Ok(None) };
         match result {
+            Ok(_) if self.connect.is_futile(id, line) => {
+                self.ingress.totals.counts.bump(SessionCount::Cancelled);
+                self.shared.release(id);
+                Ok(None)
+            }
             Ok(upstream) => {
                 self.connect.handle_answer(id);
                 let line = upstream.line();
