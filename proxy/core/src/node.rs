@@ -98,7 +98,7 @@ pub struct NodeCore {
     reach: Reach,
     /// Nodes whose measured paths are dead; no more than there are paths.
     silent: BTreeSet<NodeId>,
-    /// Lines whose measured paths lose most packets, directly or through a relay.
+    /// Direct lines whose measured paths lose most packets.
     broken: BrokenLines,
     events: VecDeque<Event>,
     /// Whether an input of the routes has changed since they were chosen.
@@ -386,7 +386,7 @@ impl NodeCore {
         self.discovery.leave(now);
         let own = Line::Direct(self.me);
         for service in self.services.values_mut() {
-            self.stale |= service.doomed.remove(&own);
+            self.stale |= service.doomed.remove(&own).is_some();
         }
         self.settle(now);
     }
@@ -555,7 +555,7 @@ impl NodeCore {
     fn choose_routes(&mut self, now: Instant) {
         let names: Vec<ServiceName> = self.services.keys().cloned().collect();
         let relays = self.relays();
-        self.judge_loss(&relays);
+        self.judge_loss();
         let left = self.discovery.has_left().then_some(Line::Direct(self.me));
         for name in names {
             let direct = self.direct_views(&name);
@@ -583,12 +583,13 @@ impl NodeCore {
             if changed {
                 service.route = Arc::new(route);
             }
-            self.events.extend(service.judge(&name, &self.busy, left, now));
+            // First, so that whoever hears of a reset knows the route that is the reason for it.
             if changed {
                 let change = service.changes.iter().next().filter(|_| choice_changed).cloned();
                 let (service, route) = (name.clone(), service.route.clone());
                 self.events.push_back(Event::Route { service, route, change });
             }
+            self.events.extend(service.judge(&name, &self.busy, left, now));
             self.services.insert(name, service);
         }
     }

@@ -104,13 +104,14 @@ impl Offer {
         let claimed = near.rtt + Duration::from_micros(u64::from(onward.rtt_us?));
         let line = Line::Relayed { origin, relay };
         let timed = timings.judged(&line, now);
+        let loss_percent = either(near.loss_percent, onward.loss_percent);
         Some(Self {
             relay,
             rtt: claimed.max(timed.unwrap_or_default()),
             // The deviation of the second leg is not known; it is assumed to be that of the first.
             deviation: near.deviation * 2,
-            loss_percent: either(near.loss_percent, onward.loss_percent),
-            broken: broken.contains(&line),
+            loss_percent,
+            broken: broken.spoil(relay, loss_percent),
             suspect: evidence.is_suspect(&line),
             proven: timings.is_proven(&line, now),
             timed: timed.is_some(),
@@ -146,18 +147,6 @@ impl Offer {
 /// The cost of a relayed path in addition to its round trips.
 pub(super) fn penalty(rtt: Duration) -> Duration {
     PENALTY.max(rtt * PENALTY_PERCENT / 100)
-}
-
-/// The loss of all paths through `relays`, in percent.
-pub(crate) fn losses(relays: &[Near]) -> impl Iterator<Item = (Line, u8)> {
-    let through = |near: &Near, onward: &Distance| {
-        let line = Line::Relayed { origin: onward.origin, relay: near.relay };
-        (line, either(near.loss_percent, onward.loss_percent))
-    };
-    relays.iter().flat_map(move |near| {
-        let answer = near.onward.iter().filter(|it| it.rtt_us.is_some());
-        answer.map(move |it| through(near, it))
-    })
 }
 
 /// The share of packets lost on either of two legs, in percent.

@@ -17,8 +17,8 @@ const MOST_LOSS_PERCENT: u8 = 90;
 /// With this much loss, in percent, a path is as bad as silent: an answer of a few packets costs
 /// QUIC several timeouts, each twice the previous one, and soon takes longer than clients wait.
 const BROKEN_LOSS_PERCENT: u8 = 50;
-/// Below this loss, in percent, such a path is sound again: five of sixteen probes less, so that
-/// loss around a half does not reset sessions again and again.
+/// Below this loss, in percent, such a path is sound again: five fewer of sixteen probes, so that
+/// loss around 50 % does not reset sessions again and again.
 const SOUND_LOSS_PERCENT: u8 = 25;
 /// The shortest retransmission timeout, including the receiver's acknowledgement delay.
 const RETRANSMISSION: Duration = Duration::from_millis(100);
@@ -189,13 +189,13 @@ impl OriginView {
     }
 }
 
-/// The lines whose paths answer, but lose most packets: from [`BROKEN_LOSS_PERCENT`] on, until they
-/// lose less than [`SOUND_LOSS_PERCENT`].
+/// The direct lines whose paths answer, but lose most packets: from [`BROKEN_LOSS_PERCENT`] on,
+/// until they lose less than [`SOUND_LOSS_PERCENT`].
 #[derive(Debug, Default)]
 pub(crate) struct BrokenLines(BTreeSet<Line>);
 
 impl BrokenLines {
-    /// Takes the loss, in percent, of all lines whose paths answer.
+    /// Takes the loss, in percent, of all direct lines whose paths answer.
     pub(crate) fn judge(&mut self, losses: impl Iterator<Item = (Line, u8)>) {
         let is_broken = |(line, loss_percent): &(Line, u8)| {
             let least = if self.contains(line) { SOUND_LOSS_PERCENT } else { BROKEN_LOSS_PERCENT };
@@ -207,6 +207,12 @@ impl BrokenLines {
     /// Whether this line is one of them.
     pub(crate) fn contains(&self, line: &Line) -> bool {
         self.0.contains(line)
+    }
+
+    /// Whether a path through a relay loses most packets, with the loss of both its legs. The
+    /// second one needs no memory: a relay publishes its loss in large steps.
+    pub(crate) fn spoil(&self, relay: NodeId, loss_percent: u8) -> bool {
+        self.contains(&Line::Direct(relay)) || loss_percent >= BROKEN_LOSS_PERCENT
     }
 }
 
@@ -223,4 +229,26 @@ fn price_of_loss(rtt: Duration, loss_percent: u8) -> Duration {
     }
     let lost = f64::from(loss_percent.min(MOST_LOSS_PERCENT)) / 100.0;
     (rtt * 3).max(RETRANSMISSION).mul_f64(lost / (1.0 - lost))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_broken_from_half_on_and_sound_below_a_quarter() {
+        let line = Line::Direct(NodeId::from_bytes([1; 32]));
+        let mut broken = BrokenLines::default();
+        for (loss, expected) in [(49, false), (50, true), (25, true), (24, false), (49, false)] {
+            broken.judge([(line, loss)].into_iter());
+            assert_eq!(broken.contains(&line), expected, "{loss} %");
+        }
+        broken.judge([(line, 90)].into_iter());
+        broken.judge(std::iter::empty());
+        assert!(!broken.contains(&line), "a path that does not answer is none of them");
+        let relay = NodeId::from_bytes([1; 32]);
+        assert!(!broken.spoil(relay, 49) && broken.spoil(relay, 50));
+        broken.judge([(line, 50)].into_iter());
+        assert!(broken.spoil(relay, 0), "the first leg is lossy");
+    }
 }

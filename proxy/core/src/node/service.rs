@@ -16,7 +16,7 @@ use crate::health::Health;
 use crate::ledger::Cut;
 use crate::policy::{self, Fate};
 use crate::relay::Paths;
-use crate::route::{Line, OriginView, Policy, Preference, Route, Standing, Weights};
+use crate::route::{Line, OriginView, PathView, Policy, Preference, Route, Standing, Weights};
 use crate::timing::Timings;
 
 /// After a stall of all origins, each reports recovery once its pending probes are answered, and
@@ -55,8 +55,9 @@ pub(super) struct Service {
     pub(super) drained_since: Option<Instant>,
     /// Time at which sessions leave a stalled origin that waits for others to prove themselves.
     pub(super) stall_due: Option<Instant>,
-    /// Lines whose sessions were reset and which have not recovered since.
-    pub(super) doomed: BTreeSet<Line>,
+    /// Lines whose sessions were reset and which have not recovered since, and whether their paths
+    /// were dead.
+    pub(super) doomed: BTreeMap<Line, bool>,
 }
 
 impl Service {
@@ -77,7 +78,7 @@ impl Service {
             drift: Drift::new(config.drift),
             drained_since: None,
             stall_due: None,
-            doomed: BTreeSet::new(),
+            doomed: BTreeMap::new(),
         }
     }
 
@@ -97,8 +98,8 @@ impl Service {
     }
 
     /// Decides which sessions end on each line; returns those to reset since the last call. A
-    /// line's sessions are reset once per failure: sessions that succeed on it later have proved
-    /// that they work. A node that has `left` also resets the sessions it serves on its own line:
+    /// line's sessions are reset once per failure, the death of a lossy path being another one:
+    /// sessions that succeed on it later have proved that they work. A node that has `left` also resets the sessions it serves on its own line:
     /// their clients read nothing more from it, and would wait for answers until its drain ends.
     pub(super) fn judge(
         &mut self,
@@ -120,8 +121,10 @@ impl Service {
                 Fate::Move(_) => {}
                 Fate::Reset { .. } if self.keeps_stalled(view, now) => {}
                 Fate::Reset { spread_percent, forgives, why } => {
-                    self.doomed.insert(line);
-                    if !before.contains(&line) {
+                    let is_dead = view.path == PathView::Dead;
+                    self.doomed.insert(line, is_dead);
+                    // Sessions that began on a lossy path before it died hang on it too.
+                    if before.get(&line).is_none_or(|was_dead| is_dead && !was_dead) {
                         let window = self.drift.config().cut_window * spread_percent / 100;
                         let (service, how) = (name.clone(), Cut::Within { window, forgives });
                         let served = left == Some(line);

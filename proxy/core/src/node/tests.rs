@@ -342,6 +342,12 @@ fn a_path_that_loses_about_half_resets_its_sessions_once() {
         net.until(MEET, is_healthy).expect("it is sound again");
         assert!(loss(&net) < 25, "{}", loss(&net));
     }
+    // Sessions that begin on it while it is lossy hang once it is dead.
+    net.halved = Some(((A, B), 0));
+    net.until(MEET, |net| resets(net) == 3).expect("half is lost");
+    net.links.insert((A, B), None);
+    net.until(MEET, |net| standing(net, lines[0]) == Some(Standing::Down)).expect("it is dead");
+    assert_eq!(resets(&net), 4);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use meshport_config::{NodeId, Role, ServiceName};
 use meshport_discovery::{Entry, Liveness, OriginState, PathState};
 
 use super::{MAX_ORIGINS, NodeCore, Service};
-use crate::relay::{self, Near, Offer};
+use crate::relay::{Near, Offer};
 use crate::route::{Line, OriginView, PathView};
 
 impl NodeCore {
@@ -49,12 +49,11 @@ impl NodeCore {
         OriginView { path, usual_rtt, deviation, loss_percent, broken, ..view }
     }
 
-    /// Judges the loss of all measured paths, direct and through these relays.
-    pub(super) fn judge_loss(&mut self, relays: &[Near]) {
+    /// Judges the loss of all measured paths.
+    pub(super) fn judge_loss(&mut self) {
         let paths = self.discovery.paths().iter();
         let paths = paths.filter(|(_, path)| path.state == PathState::Up);
-        let direct = paths.map(|(node, path)| (Line::Direct(*node), path.loss_percent));
-        self.broken.judge(direct.chain(relay::losses(relays)));
+        self.broken.judge(paths.map(|(node, path)| (Line::Direct(*node), path.loss_percent)));
     }
 
     /// The measurements of the path to a node, if any.

@@ -51,7 +51,8 @@ impl Bench {
     fn way(&mut self, direct: &OriginView, passed: Duration) -> OriginView {
         let until = self.now + passed;
         loop {
-            self.broken.judge(losses(&self.relays));
+            let legs = self.relays.iter().map(|it| (Line::Direct(it.relay), it.loss_percent));
+            self.broken.judge(legs);
             let (broken, evidence, timings) = (&self.broken, &self.evidence, &self.timings);
             let offers = self
                 .relays
@@ -228,11 +229,10 @@ fn a_claim_chooses_the_way_and_not_the_origin() {
 #[test]
 fn loss_on_either_leg_counts() {
     let (evidence, timings, now) = (Evidence::default(), Timings::default(), Instant::now());
-    let mut broken = BrokenLines::default();
+    let broken = BrokenLines::default();
     let mut relay = near(2, ms(1), Some(ms(1)));
     relay.loss_percent = 20;
     relay.onward[0].loss_percent = 50;
-    broken.judge(losses(std::slice::from_ref(&relay)));
     let offer_to = |to| Offer::of(&relay, node(to), &broken, &evidence, &timings, now);
     let offer = offer_to(ORIGIN).expect("reached");
     assert_eq!((offer.loss_percent, offer.broken), (60, true));
