@@ -99,8 +99,9 @@ impl Service {
 
     /// Decides which sessions end on each line; returns those to reset since the last call. A
     /// line's sessions are reset once per failure, the death of a lossy path being another one:
-    /// sessions that succeed on it later have proved that they work. A node that has `left` also resets the sessions it serves on its own line:
-    /// their clients read nothing more from it, and would wait for answers until its drain ends.
+    /// sessions that succeed on it later have proved that they work. A node that has `left` also
+    /// resets the sessions it serves on its own line: their clients read nothing more from it, and
+    /// would wait for answers until its drain ends.
     pub(super) fn judge(
         &mut self,
         name: &ServiceName,
