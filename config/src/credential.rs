@@ -45,7 +45,7 @@ const CREDENTIAL_DOMAIN: &[u8] = b"meshport credential v1\0";
 const COUNTERSIGNATURE_DOMAIN: &[u8] = b"meshport credential countersignature v1\0";
 const ID_DOMAIN: &[u8] = b"meshport credential id v1\0";
 
-/// The rights in an invite.
+/// The rights in an invite. Encoded and signed in the order of its fields, which must not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The roles a credential under it may have.

@@ -73,11 +73,12 @@ pub(super) struct List<N, T: 'static> {
     pub(super) max: usize,
     /// The key of a table that names it.
     pub(super) label: Key<Option<N>>,
-    /// The names that are accepted, to follow "expected" for one that is there twice.
+    /// Completes "expected ..." in the error for a duplicate name.
     pub(super) differs: &'static str,
     /// The other keys.
     pub(super) keys: &'static [Key<T>],
-    /// Those without a default. A table without them is left out.
+    /// Keys that must be present while reading; a table without them is left out. Others are
+    /// checked in `check`.
     pub(super) required: &'static [&'static str],
     /// The tables within a table.
     pub(super) tables: &'static [&'static str],

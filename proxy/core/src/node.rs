@@ -583,7 +583,7 @@ impl NodeCore {
             if changed {
                 service.route = Arc::new(route);
             }
-            // First, so that whoever hears of a reset knows the route that is the reason for it.
+            // The route comes first: a search that sees a reset must already know its cause.
             if changed {
                 let change = service.changes.iter().next().filter(|_| choice_changed).cloned();
                 let (service, route) = (name.clone(), service.route.clone());

@@ -7,7 +7,7 @@ use meshport_core::credit::{Credit, Rate};
 /// A burst of lines, then one a second.
 pub(crate) const FEW: Rate = Rate { most: 20, each: Duration::from_secs(1) };
 
-/// A limit that counts the lines it holds back.
+/// A token bucket that counts the lines it suppresses.
 #[derive(Debug)]
 pub(crate) struct LogBudget {
     credit: Credit,
@@ -15,7 +15,7 @@ pub(crate) struct LogBudget {
 }
 
 impl LogBudget {
-    /// A full one.
+    /// A full bucket.
     pub(crate) fn new(rate: Rate, now: Instant) -> Self {
         Self { credit: Credit::full(rate, now), held_back: 0 }
     }

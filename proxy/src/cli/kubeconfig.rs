@@ -94,7 +94,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// A context by name, else the current one, for a new context of the other name.
+    /// A context by name, else the current one, for a new context called `name`.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is no file or no such context, or if its server is not an

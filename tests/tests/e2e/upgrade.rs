@@ -101,6 +101,7 @@ fn an_upgrade_refuses_no_client_and_can_be_repeated() {
 /// One request at the admin port.
 fn ask(admin: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect(admin)?;
+    stream.set_read_timeout(Some(PHASE))?;
     stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
