@@ -59,8 +59,8 @@ pub struct Pace<K, T> {
     holders: BTreeMap<K, Holder<T>>,
     /// The holder whose client was served last.
     last: Option<K>,
-    /// Clients that waited for an account that has made room.
-    evicted: VecDeque<T>,
+    /// Clients that waited for an account that has made room, with its holder.
+    evicted: Vec<(K, T)>,
 }
 
 impl<K: Ord + Copy, T> Pace<K, T> {
@@ -70,7 +70,7 @@ impl<K: Ord + Copy, T> Pace<K, T> {
             common: Credit::full(COMMON, now),
             holders: BTreeMap::new(),
             last: None,
-            evicted: VecDeque::new(),
+            evicted: Vec::new(),
         }
     }
 
@@ -118,8 +118,9 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         self.holders.values_mut().flat_map(|it| std::mem::take(&mut it.waiting)).collect()
     }
 
-    /// Removes and returns the clients whose account has made room for that of the last arrival.
-    pub fn take_evicted(&mut self) -> VecDeque<T> {
+    /// Removes and returns the clients whose account has made room for that of the last arrival,
+    /// with their holder.
+    pub fn take_evicted(&mut self) -> Vec<(K, T)> {
         std::mem::take(&mut self.evicted)
     }
 
@@ -150,8 +151,10 @@ impl<K: Ord + Copy, T> Pace<K, T> {
         self.holders.retain(|_, it| !it.credit.is_full(now) || !it.waiting.is_empty());
         if self.holders.len() >= MAX_HOLDERS {
             let oldest = self.holders.iter().min_by_key(|(_, it)| it.used).map(|(key, _)| *key);
-            let oldest = oldest.and_then(|key| self.holders.remove(&key));
-            self.evicted.extend(oldest.into_iter().flat_map(|it| it.waiting));
+            let Some((key, oldest)) = oldest.and_then(|key| self.holders.remove_entry(&key)) else {
+                return;
+            };
+            self.evicted.extend(oldest.waiting.into_iter().map(|client| (key, client)));
         }
     }
 }
@@ -265,7 +268,7 @@ mod tests {
         }
         assert!(pace.take_evicted().is_empty(), "there is room for it");
         assert_eq!(pace.arrive(u32::MAX, 0, later), Arrival::Serve(0));
-        assert_eq!(pace.take_evicted(), [0, 1, 2].map(|client| OWN.most + client));
+        assert_eq!(pace.take_evicted(), [0, 1, 2].map(|client| (0, OWN.most + client)));
         assert!(pace.take_evicted().is_empty());
     }
 }

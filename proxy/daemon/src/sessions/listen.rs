@@ -102,8 +102,10 @@ async fn serve_at(
     loop {
         accept(&listener, ingress, sessions).await;
         let closed = listener.close();
-        let waiting = ingress.pacing.take_waiting();
-        turn_away(waiting, SessionCount::Failed, ingress);
+        for waiting in ingress.pacing.take_waiting() {
+            ingress.totals.counts.bump(SessionCount::Failed);
+            waiting.reset_on_drop();
+        }
         warn!(%service, %address, "local address closed until an origin answers");
         listener = reopen(closed, address, ingress, sessions).await;
         info!(%service, %address, "local address open again: an origin answers");
@@ -142,22 +144,17 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
     }
 }
 
-/// Counts and resets clients that have waited for their turn.
-fn turn_away(clients: impl IntoIterator<Item = Tcp>, why: SessionCount, ingress: &Ingress) {
-    for client in clients {
-        ingress.totals.counts.bump(why);
-        client.reset_on_drop();
-    }
-}
-
-/// Serves a client, unless it must wait for its turn.
+/// Serves a client, unless it must wait for its turn. First turns away those whose account has made
+/// room for it.
 fn meet(
     admission: Admission,
     ingress: &Arc<Ingress>,
     sessions: &mut JoinSet<()>,
     logged: &mut LastLogged,
 ) {
-    turn_away(ingress.pacing.take_evicted(), SessionCount::OverPace, ingress);
+    for evicted in ingress.pacing.take_evicted() {
+        meet(evicted, ingress, sessions, logged);
+    }
     let who = match admission {
         Admission::Serve(client, paid) => return take(client, paid, ingress, sessions, logged),
         Admission::Gone => return ingress.totals.counts.bump(SessionCount::Abandoned),

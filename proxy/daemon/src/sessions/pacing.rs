@@ -1,7 +1,6 @@
 //! Admits new sessions of a service's clients at the pace of [`meshport_core::pace`], and holds the
 //! clients that must wait.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -97,9 +96,10 @@ impl Pacing {
         self.lock().take_waiting()
     }
 
-    /// Removes and returns clients that may not wait any longer.
-    pub(crate) fn take_evicted(&self) -> VecDeque<Tcp> {
-        self.lock().take_evicted()
+    /// Removes and returns clients that may not wait any longer, as turned away.
+    pub(crate) fn take_evicted(&self) -> Vec<Admission> {
+        let evicted = self.lock().take_evicted();
+        evicted.into_iter().map(|(who, client)| Admission::TurnedAway(client, who)).collect()
     }
 
     /// Resolves when [`Pacing::next`] may have a client.
