@@ -83,7 +83,7 @@ macro_rules! incomplete_table {
             $(
                 #[doc = $about]
                 #[doc = concat!(
-                    "\n\nForm: `", stringify!($form($($bounds)*)), "`. Default: `",
+                    "\n\nForm: `", stringify!($form($($bounds)*)), "`. Initial value: `",
                     stringify!($default), "`."
                 )]
                 pub $field: $type,
