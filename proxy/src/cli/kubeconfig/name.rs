@@ -1,9 +1,9 @@
 //! Chooses which name of the server's certificate a context verifies.
 //!
 //! Any origin may answer at the local address, so every origin's certificate must have the name.
-//! The source context's name is kept if all have it. An IP address is kept only if several origins
-//! have it: that of a single apiserver fails as soon as another one answers. Pure; the certificates
-//! of the origins are passed as [`Evidence`].
+//! The source context's name is kept if all of several origins have it, and otherwise only if no
+//! usual one is there: the name or address of one apiserver fails as soon as another one answers.
+//! Pure; the certificates of the origins are passed as [`Evidence`].
 
 use std::net::IpAddr;
 
@@ -48,6 +48,19 @@ impl Evidence {
         self.asked.iter().filter(lacks).map(|it| it.who.as_str()).collect()
     }
 
+    /// A warning if the certificate of one apiserver alone speaks for a name that others may lack.
+    fn single(&self, name: &str, local: IpAddr) -> Option<String> {
+        let [only] = self.asked.as_slice() else { return None };
+        let is_safe = USUAL_NAMES.contains(&name) || name == local.to_string();
+        (self.apiservers && self.partial.is_none() && !is_safe).then(|| {
+            format!(
+                "warning: {} is the only origin so far; the certificates of others must be valid \
+                 for {name} too",
+                only.who
+            )
+        })
+    }
+
     /// Warnings about certificates that could not be read.
     fn gaps(&self, name: &str) -> Vec<String> {
         let mut gaps = Vec::new();
@@ -82,8 +95,8 @@ pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verifi
     let lacking = evidence.lacking(wanted);
     let note = (name != wanted).then(|| match lacking.as_slice() {
         [] => format!(
-            "the context verifies {name} instead of {wanted}, which may be the address of one \
-             apiserver only"
+            "the context verifies {name} instead of {wanted}, which the certificates of other \
+             origins may lack"
         ),
         lacking => format!(
             "the context verifies {name}, which every certificate that was read has; {wanted} is \
@@ -91,7 +104,9 @@ pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verifi
             lacking.join(", ")
         ),
     });
-    Verified { note, warnings: evidence.gaps(&name), name }
+    let mut warnings = evidence.gaps(&name);
+    warnings.extend(evidence.single(&name, local));
+    Verified { note, warnings, name }
 }
 
 /// Warnings about a name that the user chose.
@@ -118,8 +133,7 @@ fn shared(
     let complete = certificates.len() > 1
         && evidence.partial.is_none()
         && certificates.len() == evidence.asked.len();
-    let is_address = wanted.parse::<IpAddr>().is_ok();
-    if all(wanted) && (!is_address || complete) {
+    if all(wanted) && complete {
         return Some(wanted.to_owned());
     }
     let common = common_names(certificates);
@@ -210,6 +224,10 @@ mod tests {
         assert_eq!(name("10.77.0.11", &[("cp-1", one)]), "kubernetes.default.svc");
         // The same holds for a name that only one has.
         assert_eq!(name("cp-1", &[("cp-1", one), ("cp-2", two)]), "kubernetes.default.svc");
+        assert_eq!(name("cp-1", &[("cp-1", one), ("cp-2", &[])]), "kubernetes.default.svc");
+        let alone = choose("cp-1", LOCAL, &evidence(&[("cp-1", one)]));
+        assert_eq!((alone.name.as_str(), alone.warnings), ("kubernetes.default.svc", Vec::new()));
+        assert!(alone.note.expect("said").contains("instead of cp-1, which the certificates"));
     }
 
     #[test]
@@ -224,6 +242,17 @@ mod tests {
         // A dedicated name is better than an address that may belong to a single server.
         let one: &[&str] = &["a.internal", "10.0.0.1"];
         assert_eq!(name("10.0.0.2", &[("a", one), ("b", one)]), "a.internal");
+    }
+
+    #[test]
+    fn a_name_that_only_one_origin_vouches_for_is_warned_of() {
+        for wanted in ["cp-1", "10.77.0.11"] {
+            let alone = choose(wanted, LOCAL, &evidence(&[("cp-1", &["cp-1", "10.77.0.11"])]));
+            assert_eq!((alone.name.as_str(), alone.note), (wanted, None));
+            let [warning] = alone.warnings.as_slice() else { panic!("{:?}", alone.warnings) };
+            assert!(warning.contains("cp-1 is the only origin so far"), "{warning}");
+            assert!(warning.contains(&format!("valid for {wanted} too")), "{warning}");
+        }
     }
 
     #[test]
