@@ -45,15 +45,17 @@ impl Others {
         let none_alive = alive == 0 && down > 0;
         // Paths are declared dead long before all members are declared down.
         let none_works = working_paths == 0 && dead_paths >= MIN_DEAD_PATHS;
-        let who = match alive + down {
-            1 => "the only other member does not answer".to_owned(),
-            known => format!("no member answers, of {known} known"),
+        let (who, blamed) = match alive + down {
+            1 => {
+                let who = "the only other member does not answer".to_owned();
+                (who, "it is down, or this machine's network fails")
+            }
+            known => {
+                (format!("no member answers, of {known} known"), "probably this machine's network")
+            }
         };
-        (none_alive || none_works).then(|| {
-            NO_ANSWERS.found(format!(
-                "{who}, to packets from UDP port {port}: probably this machine's network"
-            ))
-        })
+        (none_alive || none_works)
+            .then(|| NO_ANSWERS.found(format!("{who}, to packets from UDP port {port}: {blamed}")))
     }
 }
 
@@ -67,14 +69,18 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_all_is_blamed_on_this_machine() {
+    fn silence_of_all_is_blamed_on_this_machine_and_of_one_on_either() {
         let text = warns(0, 7, 2, 0).expect("nobody answers");
         assert_eq!(
             text,
             "no member answers, of 7 known, to packets from UDP port 51820: probably this \
              machine's network"
         );
-        assert!(warns(0, 1, 1, 0).expect("it is silent").starts_with("the only other member"));
+        assert_eq!(
+            warns(0, 1, 1, 0).expect("it is silent"),
+            "the only other member does not answer, to packets from UDP port 51820: it is down, or \
+             this machine's network fails"
+        );
         // Membership takes longer than paths.
         assert!(warns(7, 0, 3, 0).is_some());
     }
