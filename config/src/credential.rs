@@ -284,13 +284,30 @@ impl Credential {
             succession.verify(mesh, &self.node)?;
         }
         self.check_limits()?;
-        if self.issued_at > now.saturating_add(MAX_CLOCK_SKEW_S) {
+        if now < self.valid_from() {
             return Err(Error::NotYetValid { valid_from: self.issued_at, now });
         }
         if now >= self.expires_at {
             return Err(Error::Expired { expired_at: self.expires_at, now });
         }
         Ok(())
+    }
+
+    /// The time in its validity that is nearest to `now`, for [`Self::verify`] of all but the time.
+    pub fn nearest_valid(&self, now: UnixSeconds) -> UnixSeconds {
+        let last = UnixSeconds(self.expires_at.0.saturating_sub(1));
+        now.max(self.issued_at).min(last)
+    }
+
+    /// The earliest time at which it is accepted: a clock may be [`MAX_CLOCK_SKEW_S`] behind the
+    /// issuer's.
+    pub fn valid_from(&self) -> UnixSeconds {
+        UnixSeconds(self.issued_at.0.saturating_sub(MAX_CLOCK_SKEW_S))
+    }
+
+    /// Whether `now` is within its validity.
+    pub fn is_valid_at(&self, now: UnixSeconds) -> bool {
+        (self.valid_from()..self.expires_at).contains(&now)
     }
 
     /// The endorsements of the authority key that it was signed under.

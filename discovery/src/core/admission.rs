@@ -47,7 +47,8 @@ impl Discovery {
 
     /// Called first by every input with the wall time.
     pub(super) fn set_wall(&mut self, wall: UnixSeconds, now: Instant) {
-        if self.clock.set_wall(wall) && !self.ended.is_empty() {
+        let before = self.clock.set_wall(wall);
+        if self.ended.may_return(before, wall) {
             self.take_back(now);
         }
     }
@@ -60,7 +61,7 @@ impl Discovery {
         self.outbox.report(Event::Forgotten(node));
     }
 
-    /// The clock was set back: members whose credential has not expired after all are known again.
+    /// The clock was set: members whose credential is valid after all are known again.
     fn take_back(&mut self, now: Instant) {
         for (node, record) in self.ended.take_valid(self.clock.wall) {
             if self.trust.is_revoked(&record.credential) {
@@ -93,7 +94,7 @@ impl Discovery {
     }
 
     /// The directory as bytes, for [`Self::restore`] after a restart. Includes nodes whose
-    /// credential has expired by the clock, since the clock may be wrong.
+    /// credential is not valid by the clock, since the clock may be wrong.
     pub fn snapshot(&self) -> Vec<u8> {
         let ended = self.ended.records();
         let (mesh, wall) = (&self.trust.mesh, self.clock.wall);
@@ -102,7 +103,8 @@ impl Discovery {
 
     /// Restores a snapshot of an earlier run: nodes are known with unknown liveness, those that
     /// were down or had left stay so, and an [`crate::Event::PeerWanted`] comes for each that has
-    /// not left. Returns how many were restored; records that are no longer valid are left out.
+    /// not left. Returns how many were restored. Those whose credential is not valid by the clock
+    /// are not, but return once they are.
     ///
     /// # Errors
     ///
@@ -132,7 +134,11 @@ impl Discovery {
     }
 
     fn restore_node(&mut self, saved: &Node<'_>, stopped: Duration, now: Instant) -> bool {
-        let credential = self.trust.credential(saved.credential, self.clock.wall).ok();
+        let wall = self.clock.wall;
+        // The clock may be wrong, so time is judged last.
+        let read = Credential::from_bytes(saved.credential).ok();
+        let within = read.map_or(wall, |it| it.nearest_valid(wall));
+        let credential = self.trust.credential(saved.credential, within).ok();
         let Some(credential) = credential.filter(|it| !self.trust.is_revoked(it)) else {
             self.outbox.counters[Count::RejectedCredentials] += 1;
             return false;
@@ -156,6 +162,10 @@ impl Discovery {
             {
                 self.outlive(state.get().generation, now);
             }
+            return false;
+        }
+        if !credential.is_valid_at(wall) {
+            self.ended.keep_restored(Record { credential, state }, wall);
             return false;
         }
         self.evict_for(&credential, Priority::of_hearsay(&credential), now);

@@ -32,9 +32,9 @@ impl Clock {
         self.latest = self.latest.max(now);
     }
 
-    /// Takes the wall time; true if it went back.
-    pub(super) fn set_wall(&mut self, wall: UnixSeconds) -> bool {
-        std::mem::replace(&mut self.wall, wall) > wall
+    /// Takes the wall time; returns the former one.
+    pub(super) fn set_wall(&mut self, wall: UnixSeconds) -> UnixSeconds {
+        std::mem::replace(&mut self.wall, wall)
     }
 
     /// Whether the tables are due for a sweep.

@@ -127,6 +127,9 @@ pub enum MeshEvent {
         /// Which of the two, and why.
         reason: String,
     },
+    /// A peer's verified credential is not valid before this time, which this node's clock has not
+    /// reached.
+    NotYetValid(UnixSeconds),
 }
 
 /// State of a peer for an operator.

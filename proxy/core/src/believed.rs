@@ -4,10 +4,14 @@
 //! with them. Most such clocks are set back soon, so a jump ahead counts only after it has lasted
 //! for [`DOUBT`]; until then the former time goes on. A clock that goes back ends nothing and is
 //! believed at once. The first reading of a process is believed.
+//!
+//! A clock that was behind is believed at once when it is set right: when it returns to the time
+//! that it had before it went back, or when a verified credential begins after the believed time
+//! and not after the clock's.
 
 use std::time::{Duration, Instant};
 
-use meshport_config::UnixSeconds;
+use meshport_config::{MAX_CLOCK_SKEW_S, UnixSeconds};
 
 /// How long a clock must be ahead before it is believed.
 pub const DOUBT: Duration = Duration::from_secs(30);
@@ -19,6 +23,10 @@ const MAX_GAIN: Duration = Duration::from_secs(5);
 pub struct Believed {
     /// The last believed time, since 1970, and when it was read.
     last: Option<(Duration, Instant)>,
+    /// What was believed before the clock went back.
+    before: Option<(Duration, Instant)>,
+    /// The latest start of a verified credential, less the skew that clocks are allowed.
+    at_least: UnixSeconds,
     lead: Option<Lead>,
 }
 
@@ -32,7 +40,7 @@ struct Lead {
 impl Believed {
     /// Believes the first reading.
     pub const fn new() -> Self {
-        Self { last: None, lead: None }
+        Self { last: None, before: None, at_least: UnixSeconds(0), lead: None }
     }
 
     /// How far the clock is ahead of the believed time; `None` if it is believed.
@@ -40,13 +48,29 @@ impl Believed {
         self.lead.map(|lead| lead.by)
     }
 
+    /// Handles that a verified credential is not valid before `begins`, so that the time is not
+    /// much earlier.
+    pub fn handle_evidence(&mut self, begins: UnixSeconds) {
+        let at_least = UnixSeconds(begins.0.saturating_sub(MAX_CLOCK_SKEW_S));
+        self.at_least = self.at_least.max(at_least);
+    }
+
     /// Takes a reading of the wall clock, since 1970, and of a clock that never jumps and that runs
     /// during suspension too; returns the time to use.
     pub fn handle_reading(&mut self, wall: Duration, now: Instant) -> UnixSeconds {
-        let expected = self.last.map(|(last, at)| last + now.saturating_duration_since(at));
-        let Some(expected) = expected.filter(|expected| wall > *expected + MAX_GAIN) else {
+        let go_on = |(time, at): (Duration, Instant)| time + now.saturating_duration_since(at);
+        let Some(expected) = self.last.map(go_on) else { return self.believe(wall, now) };
+        if wall + MAX_GAIN < expected {
+            self.before.get_or_insert((expected, now));
+        }
+        let returns = self.before.map(go_on).is_some_and(|it| wall.abs_diff(it) <= MAX_GAIN);
+        let is_behind = (expected.as_secs() + 1..=wall.as_secs()).contains(&self.at_least.0);
+        if wall <= expected + MAX_GAIN || returns || is_behind {
+            if returns {
+                self.before = None;
+            }
             return self.believe(wall, now);
-        };
+        }
         let lead = self.doubt(wall - expected, now);
         if now.saturating_duration_since(lead.since) >= DOUBT {
             return self.believe(wall, now);
@@ -107,6 +131,35 @@ mod tests {
             believed(&[(0, jump), (1, jump), (2, -jump), (3, 0)]),
             [jump, jump, -jump, -jump]
         );
+    }
+
+    #[test]
+    fn a_clock_that_returns_to_what_it_was_is_believed_at_once() {
+        let back = -5 * DAY_S.cast_signed();
+        assert_eq!(
+            believed(&[(0, 0), (1, back), (20, back), (21, 0), (22, 0)]),
+            [0, back, back, 0, 0]
+        );
+        // Also in steps; beyond that, a jump is one like any other.
+        let steps = [(0, 0), (1, back), (2, 2 * back), (3, back), (40, back), (41, 3), (42, 60)];
+        assert_eq!(believed(&steps), [0, back, 2 * back, 2 * back, back, 3, 3]);
+    }
+
+    #[test]
+    fn a_clock_behind_the_start_of_a_credential_is_believed_when_it_is_set_right() {
+        let begin = Instant::now();
+        let (jump, begins) = (BEGIN_S + 5 * DAY_S, BEGIN_S + 4 * DAY_S);
+        let read = |certain: &[u64]| {
+            let mut believed = Believed::new();
+            believed.handle_reading(Duration::from_secs(BEGIN_S), begin);
+            certain.iter().for_each(|it| believed.handle_evidence(UnixSeconds(*it)));
+            believed.handle_reading(Duration::from_secs(jump), begin + Duration::from_secs(1)).0
+        };
+        assert_eq!(read(&[]), BEGIN_S + 1, "nothing speaks for it");
+        assert_eq!(read(&[begins]), jump);
+        assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S]), jump);
+        assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S + 1]), BEGIN_S + 1, "still behind");
+        assert_eq!(read(&[BEGIN_S]), BEGIN_S + 1, "not behind that one");
     }
 
     #[test]

@@ -27,12 +27,18 @@ fn suspended() -> Duration {
     Duration::try_from(boot - awake).unwrap_or_default()
 }
 
+/// One per process, so that all its parts agree.
+static BELIEVED: Mutex<Believed> = Mutex::new(Believed::new());
+
+/// Notes that a verified credential is not valid before `begins`.
+pub(crate) fn note_start(begins: UnixSeconds) {
+    BELIEVED.lock().unwrap_or_else(PoisonError::into_inner).handle_evidence(begins);
+}
+
 /// Wall time as far as it is believed, for credentials and logs only. A clock before 1970 reads as
 /// 1970.
 #[expect(clippy::disallowed_methods, reason = "beside the wall clock, also in a paused runtime")]
 pub fn wall() -> UnixSeconds {
-    /// One per process, so that all its parts agree.
-    static BELIEVED: Mutex<Believed> = Mutex::new(Believed::new());
     let mut believed = BELIEVED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = believed.lead();
     let time = believed.handle_reading(since_1970(), Instant::now() + suspended());

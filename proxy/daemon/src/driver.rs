@@ -351,6 +351,7 @@ impl Driver {
                 self.note_duplicate(self.state.identity.me.node, vec![at], Some(by));
             }
             MeshEvent::Unknown { from, what } => self.note_unknown(from, what),
+            MeshEvent::NotYetValid(begins) => clock::note_start(begins),
             MeshEvent::Refused { node, reason } => {
                 self.state.audit.refused_peer(&node, &reason);
                 let name = self.reporter().name(&node);

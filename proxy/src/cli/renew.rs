@@ -71,13 +71,21 @@ pub(crate) fn renew(
         record: &record,
         // Nodes that never knew the previous key learn from this that it is revoked.
         succession: former.succession.clone(),
-        // Of two credentials of the same second, others may keep the previous one.
-        at: now.max(former.issued_at.saturating_add(1)),
+        at: dated_after(&former, now),
     };
     let credential = args.signer.sign(state, "renew", holder)?;
     check(state, &credential, &former.mesh, now)?;
     state.store_credential(&credential, Existing::ReplaceForOwner)?;
     Ok((former, credential))
+}
+
+/// Of two credentials of the same second, others may keep the previous one. They refuse one from
+/// the future, which was signed while this machine's clock was ahead.
+fn dated_after(former: &Credential, now: UnixSeconds) -> UnixSeconds {
+    match former.valid_from() <= now {
+        true => now.max(former.issued_at.saturating_add(1)),
+        false => now,
+    }
 }
 
 /// Refuses a new credential that the mesh would not accept, as far as the folder shows.

@@ -503,6 +503,20 @@ fn a_query_finds_its_daemon_although_the_file_has_faults() {
     }
 }
 
+/// The clock was ahead when it was signed.
+#[test]
+fn a_credential_from_the_future_is_replaced_by_one_of_now() {
+    let (machines, _) = Machines::with_line(&[]);
+    let Verb::Renew(args) = verb(&["renew"]) else { panic!("it is renew") };
+    let state = machines.state("first");
+    renew::renew(&state, &args, NOW.saturating_add(400 * DAY)).expect("it signs");
+    let now = NOW.saturating_add(HOUR);
+    let text = message(state.identity(now));
+    assert!(text.contains("is not valid before"), "{text}");
+    let (_, renewed) = renew::renew(&state, &args, now).expect("it signs");
+    assert_eq!(state.identity(now).expect("whole").credential, renewed);
+}
+
 #[test]
 fn a_renewed_node_stays_the_same_node() {
     let (machines, line) = Machines::with_line(&["--credential-ttl", "20d"]);

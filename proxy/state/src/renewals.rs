@@ -35,6 +35,8 @@ pub struct KnownRenewals {
     pub base: Option<Credential>,
     /// The credential before the current one.
     pub former: Option<Credential>,
+    /// The stored one, if the node uses the one before it since the stored one is not valid yet.
+    pub early: Option<Credential>,
 }
 
 /// A line of [`MANDATES`].
@@ -87,7 +89,13 @@ impl StateDir {
             let found = readable(self.public_credential(name));
             found.filter(|it| it.node == own.node && it.record_key == own.record_key)
         };
-        KnownRenewals { mandate, base: of_own(BASE), former: of_own(FORMER) }
+        let (base, former) = (of_own(BASE), of_own(FORMER));
+        let is_revoked = |it: &Credential| {
+            self.revocations(&it.mesh).map_or(true, |all| all.covering(it).is_some())
+        };
+        let uses_former = former.as_ref().is_some_and(|it| it.id() == own.id());
+        let early = of_own(CREDENTIAL).filter(|it| uses_former && !is_revoked(it));
+        KnownRenewals { mandate, base, former, early }
     }
 
     /// The right of this node to renew the credentials of others, if it has one.
@@ -114,8 +122,9 @@ impl StateDir {
         self.store_credential(next, Existing::Replace)
     }
 
-    /// The credential before `present`, if `present` was revoked with its issuer and the one before
-    /// was not.
+    /// The credential before `present`, if that one can be used and `present` cannot: it was revoked
+    /// with its issuer, or is not valid yet. Then the clock is behind, or that of an issuer was
+    /// ahead.
     pub(super) fn fallback(
         &self,
         present: &Credential,
@@ -125,7 +134,9 @@ impl StateDir {
             return Ok(None);
         }
         let revoked = self.revocations(&present.mesh)?;
-        if revoked.covering(present).is_none() || revoked.has_node(&present.node) {
+        let is_early = now < present.valid_from();
+        let is_revoked = revoked.covering(present).is_some();
+        if revoked.has_node(&present.node) || !(is_revoked || is_early) {
             return Ok(None);
         }
         let former = self.public_credential(FORMER).unwrap_or(None).filter(|it| {
@@ -133,11 +144,17 @@ impl StateDir {
                 && it.verify(&present.mesh, now).is_ok()
                 && revoked.covering(it).is_none()
         });
-        if former.is_some() {
-            warn!(
+        match former {
+            Some(_) if is_revoked => warn!(
                 "the current credential was signed by a revoked issuer; using the previous one \
                  until another issuer renews it"
-            );
+            ),
+            Some(_) => warn!(
+                valid_from = %present.issued_at, clock = %now,
+                "the current credential is not valid yet by this machine's clock; using the \
+                 previous one until it is, or an issuer renews it"
+            ),
+            None => {}
         }
         Ok(former)
     }

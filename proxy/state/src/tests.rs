@@ -2,7 +2,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use meshport_config::{NextSecret, Revoked, Role, Subject, Succession};
+use meshport_config::{Mandate, NextSecret, Revoked, Role, Subject, Succession, Terms};
 use rand_core::OsRng;
 use tempfile::TempDir;
 

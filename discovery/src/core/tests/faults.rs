@@ -279,6 +279,26 @@ fn a_clock_that_was_wrong_isolates_nobody_once_it_is_right() {
     puts_its_clock_right(400 * DAY_S, secs(300), 0, &[]);
 }
 
+/// A clock that is wrong only at a start costs no member, whichever way it is wrong.
+#[test]
+fn a_directory_read_while_the_clock_is_wrong_is_whole_when_it_is_right() {
+    for ahead_s in [400 * DAY_S, -400 * DAY_S] {
+        let mut net = Net::with_nodes(19, 6, 2, 1);
+        net.until(secs(20), "joining", Net::agreed);
+        let saved = net.get(3).snapshot();
+        net.crash(3);
+        net.set_clock(3, ahead_s);
+        net.boot(3, &[], Some(&saved));
+        assert_eq!(net.get(3).directory().len(), 1);
+        // What is saved meanwhile has them too.
+        let saved = net.get(3).snapshot();
+        net.crash(3);
+        net.boot(3, &[], Some(&saved));
+        net.set_clock(3, 0);
+        net.until(secs(10), "back without seeds", Net::agreed);
+    }
+}
+
 #[test]
 fn a_directory_saved_while_the_clock_is_wrong_is_whole() {
     let mut net = Net::with_nodes(18, 6, 2, 1);

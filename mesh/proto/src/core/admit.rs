@@ -200,8 +200,12 @@ impl Core {
                     Err(error) => Refusal::Claimed(error.to_string()),
                 });
             }
-            self.check_credential(&credential, now)
-                .map_err(|error| Refusal::NotValid(error.to_string()))?;
+            self.check_credential(&credential, now).map_err(|error| {
+                if let NotBelieved::Invalid(Error::NotYetValid { valid_from, .. }) = error {
+                    self.out.tell(MeshEvent::NotYetValid(valid_from));
+                }
+                Refusal::NotValid(error.to_string())
+            })?;
             let slot = self.follow(&credential).unwrap_or(slot);
             let credential = self.latest(slot, now, credential);
             self.admit(slot, credential);

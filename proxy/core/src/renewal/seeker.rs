@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use meshport_config::{Credential, NodeId, UnixSeconds};
 
 use super::{DUE_PART, Setback, life_s};
+use crate::believed::DOUBT;
 
 /// Maximum issuers asked in a round; a mesh has one for each control plane.
 pub const MAX_ISSUERS: usize = 8;
@@ -54,9 +55,10 @@ enum State {
 }
 
 impl Seeker {
-    /// For a node with this credential.
+    /// For a node with this credential. It asks nobody at first: a clock that is wrong at a start
+    /// is often set right soon, and an issuer would sign for itself what is from the future.
     pub fn new(own: &Credential, now: Instant) -> Self {
-        Self {
+        let mut seeker = Self {
             issued_at: own.issued_at,
             expires_at: own.expires_at,
             chance: own.tag(),
@@ -64,7 +66,9 @@ impl Seeker {
             failures: 0,
             setback: None,
             hurries: false,
-        }
+        };
+        seeker.state = State::Resting { until: now + seeker.look().min(DOUBT) };
+        seeker
     }
 
     /// Follows a change of the credential.

@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::*;
+use crate::believed::DOUBT;
 use crate::testing::WALL;
 
 const HOUR_S: u64 = 3600;
@@ -426,9 +427,11 @@ fn a_seeker_asks_the_next_one_and_rests_when_nobody_renews() {
     let own = signed(5, "node", WALL, LIFETIME_S);
     let (mut now, issuers) = (Instant::now(), [1, 2].map(|it| key(it).public()));
     let mut seeker = Seeker::new(&own, now);
+    let due = seeker.due_at();
+    assert_eq!(seeker.poll(|| issuers.to_vec(), now, due), None, "it has only just started");
+    now += DOUBT;
     assert_eq!(seeker.poll(|| issuers.to_vec(), now, WALL), None, "not due");
     now += Duration::from_secs(2 * HOUR_S);
-    let due = seeker.due_at();
     assert!(due < own.expires_at && due > WALL.saturating_add(LIFETIME_S / 2));
     assert_eq!(seeker.poll(|| issuers.to_vec(), now, due), Some(issuers[0]));
     assert_eq!(seeker.poll(|| issuers.to_vec(), now, due), None, "one at a time");

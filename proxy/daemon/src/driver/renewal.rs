@@ -59,6 +59,11 @@ impl Driver {
         if let Some(left) = self.state.renewals.erase_ended(now, wall) {
             self.offer(Write::Mandate(Box::new(left)));
         }
+        if let Some(next) = self.state.renewals.take_early(wall)
+            && let Err(error) = self.change_identity(Change::Renewed(Box::new(next)), None)
+        {
+            warn!(%error, "the stored credential is unusable");
+        }
         let own = self.state.identity.credential.clone();
         let (core, renewals) = (&self.core, &mut self.state.renewals);
         let is_issuer = renewals.issuer.is_some();

@@ -31,16 +31,18 @@ pub(crate) struct Renewals {
     base: Option<Credential>,
     /// The credential before the current one.
     former: Option<Credential>,
+    /// The one on disk, while the current one is the one before it and it is not valid yet.
+    early: Option<Credential>,
     /// Since when the mandate's first turn has been over by the wall clock.
     over_since: Option<Instant>,
 }
 
 impl Renewals {
     pub(crate) fn new(known: KnownRenewals, own: &Credential) -> Self {
-        let KnownRenewals { mandate, base, former } = known;
+        let KnownRenewals { mandate, base, former, early } = known;
         let issuer = mandate.filter(|it| it.issuer() == own.node).map(Issuer::new);
         let seeker = Seeker::new(own, clock::now());
-        Self { seeker, issuer, base, former, over_since: None }
+        Self { seeker, issuer, base, former, early, over_since: None }
     }
 
     /// The encoded credential that an issuer gets in addition to `own`.
@@ -62,6 +64,12 @@ impl Renewals {
 
     pub(crate) fn take_stored(&mut self, write: &RenewalWrite) {
         (self.base, self.former) = (Some(write.base.clone()), Some(write.former.clone()));
+        self.early = None;
+    }
+
+    /// The credential on disk, once the clock has reached its start.
+    pub(crate) fn take_early(&mut self, wall: UnixSeconds) -> Option<Credential> {
+        self.early.take_if(|it| it.valid_from() <= wall)
     }
 
     /// The credential to return to if the current one was revoked with its issuer.
@@ -136,6 +144,17 @@ mod tests {
         assert!(renewals.erase_ended(now + MOST_DOUBT, later).is_none());
         let left = renewals.erase_ended(now + 2 * MOST_DOUBT, later).expect("it is beyond doubt");
         assert_eq!((left.len(), turns(&renewals)), (all - 2, all - 2));
+    }
+
+    #[test]
+    fn a_stored_credential_is_taken_when_it_has_begun_and_not_twice() {
+        let stored = credential(3, "node");
+        let known = KnownRenewals { early: Some(stored.clone()), ..KnownRenewals::default() };
+        let mut renewals = Renewals::new(known, &stored);
+        let begins = stored.valid_from();
+        assert_eq!(renewals.take_early(UnixSeconds(begins.0 - 1)), None);
+        assert_eq!(renewals.take_early(begins), Some(stored));
+        assert_eq!(renewals.take_early(begins), None);
     }
 
     #[test]

@@ -138,3 +138,32 @@ fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed()
     put(&path, format!("meshport-credential-1.{encoded}").as_bytes());
     assert!(message(state.credential_to_renew(&known.node_key)).contains("is damaged"));
 }
+
+/// An issuer signs for itself, so one whose clock was ahead has a credential from the future.
+#[test]
+fn a_credential_that_is_not_valid_yet_leaves_its_node_the_one_before() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    let Identity { credential: first, node_key, .. } = state.identity(NOW).expect("whole");
+    let terms = Terms {
+        issuer: first.node,
+        roles: first.roles.clone(),
+        site: None,
+        lifetime_s: 7 * DAY,
+        from: NOW,
+        until: NOW.saturating_add(90 * DAY),
+    };
+    let mandate = Mandate::create(&authority, &terms, &mut OsRng).expect("good");
+    let later = NOW.saturating_add(8 * DAY);
+    let next = mandate.renew(&first, later).and_then(|it| it.countersign(&node_key));
+    let next = next.expect("signed");
+    state.store_renewed(&next, &first, &first).expect("stored");
+    assert_eq!(state.identity(NOW).expect("the former one").credential, first);
+    assert_eq!(state.renewals(&first).early, Some(next.clone()));
+    assert_eq!(state.identity(later).expect("whole").credential, next);
+    assert_eq!(state.renewals(&next).early, None);
+    // The former one has expired, and the other one has not begun.
+    let between = NOW.saturating_add(2 * DAY);
+    let text = message(state.identity(between));
+    assert!(text.contains("is not valid before"), "{text}");
+}
