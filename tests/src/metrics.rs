@@ -28,6 +28,11 @@ impl Metrics {
         self.0.iter().filter(|(key, _)| own(key)).fold(0.0, |sum, (_, value)| sum + value)
     }
 
+    /// How many sessions the daemon cut, and how many it moved.
+    pub fn ended(&self) -> [f64; 2] {
+        ["cut", "moved"].map(|how| self.sum(&format!("meshport_sessions_{how}_total"), ""))
+    }
+
     /// The value of this counter.
     pub fn count(&self, counter: impl Counter) -> f64 {
         let CounterRow { metric, label, value, .. } = counter.row();

@@ -449,6 +449,16 @@ impl Cluster {
         Metrics::parse(&String::from_utf8_lossy(&page.stdout))
     }
 
+    /// How many watches the apiservers serve, their own included; `None` if one does not answer.
+    pub fn watches(&self) -> Option<u64> {
+        let ask = ["https://127.0.0.1:6443/metrics".to_owned()];
+        let served = |number| {
+            let metrics = Metrics::parse(&self.curl(number, &ask)?);
+            Some(metrics.sum("apiserver_longrunning_gauge", "verb=\"WATCH\"") as u64)
+        };
+        (1..=self.origins()).map(served).sum()
+    }
+
     /// The origin that new sessions on a host try first.
     pub fn chosen(&self, at: usize) -> Option<String> {
         let status = self.status(at)?;
