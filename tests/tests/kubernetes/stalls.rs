@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use meshport_tests::kubernetes::{
-    Beat, Call, Cluster, Plan, START_LIMIT, Volley, WORKER, Watch, member, origin,
+    Beat, Call, Cluster, Kubectl, Plan, START_LIMIT, Volley, WORKER, Watch, member, origin,
 };
+use meshport_tests::series::Series;
 use meshport_tests::wait;
 
 /// Length of the stall of etcd.
@@ -28,12 +29,18 @@ const MEMBER_STALL: Duration = Duration::from_secs(30);
 const CALLS: u32 = 150;
 /// One call in this many writes: a hanging write is lost when it is cut, a read is retried.
 const WRITES: u32 = 10;
-/// How many of [`CALLS`] may fail: those that began before the stall could be known.
-const MAX_FAILED: usize = 3;
-/// How long a watch may be silent. Detection takes 2.5 s, cutting up to 0.5 s, and reopening the
-/// watch the rest: some seconds next to other suites. Without a cut the watch is silent for the
-/// whole stall.
-const MAX_SILENCE: Duration = Duration::from_secs(8);
+/// How many of [`CALLS`] may fail: the writes that began before the stall could be known.
+const MAX_FAILED: usize = 2;
+/// How long a watch may be silent. Detection takes 2.5 s, cutting up to 0.5 s, and restarting
+/// kubectl the rest. Without a cut the watch is silent for the whole stall.
+const MAX_SILENCE: Duration = Duration::from_secs(4);
+/// Interval between starts of a program that needs no cluster: the slowest of them, compared with
+/// the quickest, is how late this machine was.
+const IDLE: Duration = Duration::from_secs(1);
+/// What a late machine adds to [`MAX_SILENCE`] at most: the watch needs two starts, kubectl's and
+/// that of its session, and more would hide a second look of the detection.
+const MAX_LATE: Duration = Duration::from_secs(2);
+const STARTS: u32 = 2;
 
 /// TLS connections of a herd, and how many of them at once.
 const DIALS: u32 = 2000;
@@ -139,6 +146,21 @@ fn a_herd_moves_nothing(cluster: &mut Cluster) -> bool {
     after == before && answered == DIALS as usize
 }
 
+/// Waits for them: a controller manager that is still starting gives up at any error.
+fn controllers_work(kubectl: &Kubectl) {
+    kubectl.ok(&["create", "namespace", "warm"]);
+    wait::until("the controllers work", START_LIMIT, || {
+        let account = kubectl.run(&["get", "serviceaccount", "default", "-n", "warm"]);
+        account.status.success().then_some(())
+    });
+}
+
+/// How much longer the slowest start of a program took than the quickest.
+fn lateness(starts: &[Duration]) -> Duration {
+    let slowest = starts.iter().max().copied().unwrap_or_default();
+    slowest - starts.iter().min().copied().unwrap_or_default()
+}
+
 #[test]
 #[ignore = "needs root and tests/kubernetes/build; ./tests/run kubernetes-smoke"]
 fn an_apiserver_whose_etcd_member_stalls_is_left() {
@@ -152,15 +174,12 @@ fn an_apiserver_whose_etcd_member_stalls_is_left() {
     let _beat = Beat::start(&cluster, 3);
     let watch = Watch::start(&kubectl);
     kubectl.ok(&["get", "ns"]);
-    // A controller manager that is still starting its controllers gives up at any error.
-    kubectl.ok(&["create", "namespace", "warm"]);
-    wait::until("the controllers work", START_LIMIT, || {
-        let account = kubectl.run(&["get", "serviceaccount", "default", "-n", "warm"]);
-        account.status.success().then_some(())
-    });
+    controllers_work(&kubectl);
     cluster.chooses(WORKER, &origin(1));
     let herd_is_calm = a_herd_moves_nothing(&mut cluster);
 
+    let idle = kubectl.clone();
+    let idle = Series::start(IDLE, move |_| idle.call(&["version", "--client"]).took);
     cluster.process(&member(1)).signal("STOP");
     let stalled = wait::now();
     let calls = Volley::fire(&kubectl, "stalled", CALLS, MEMBER_STALL / CALLS, WRITES).finish();
@@ -168,11 +187,14 @@ fn an_apiserver_whose_etcd_member_stalls_is_left() {
     cluster.process(&member(1)).signal("CONT");
     let failed: Vec<&Call> = calls.iter().filter(|call| !call.succeeded).collect();
     let silence = watch.arrivals().longest_gap(stalled, stalled + MEMBER_STALL);
+    let late = lateness(&idle.finish());
     println!(
-        "{} of {CALLS} calls failed, the watch was silent for {:.2} s, kubectl ended {} times",
+        "{} of {CALLS} calls failed, the watch was silent for {:.2} s, kubectl ended {} times; the \
+         machine was {:.2} s late",
         failed.len(),
         silence.as_secs_f64(),
-        watch.ends().len()
+        watch.ends().len(),
+        late.as_secs_f64()
     );
     for call in &failed {
         let (began, took) = ((call.at - stalled).as_secs_f64(), call.took.as_secs_f64());
@@ -185,6 +207,8 @@ fn an_apiserver_whose_etcd_member_stalls_is_left() {
     // The reason if it gave up.
     said.lines().filter(|line| line.starts_with('F')).for_each(|line| println!("{line}"));
     assert!(herd_is_calm, "a herd is no evidence");
-    assert!(failed.len() <= MAX_FAILED && silence <= MAX_SILENCE && leads);
+    let allowed = MAX_SILENCE + (late * STARTS).min(MAX_LATE);
+    assert!(silence <= allowed, "silent for {silence:?}, {allowed:?} allowed");
+    assert!(failed.len() <= MAX_FAILED && leads);
     cluster.settles();
 }
