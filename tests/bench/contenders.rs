@@ -5,6 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use meshport_tests::netns::Namespace;
@@ -73,6 +74,12 @@ impl Contender {
             Self::Stunnel => "stunnel",
             Self::Ssh => "ssh -L",
         }
+    }
+
+    /// The version of wireguard-go, which differs by a factor of three; none of the others.
+    pub(crate) fn version(self) -> Option<&'static str> {
+        static WIREGUARD_GO: LazyLock<Option<String>> = LazyLock::new(wireguard_go_version);
+        (self == Self::WireguardGo).then(|| WIREGUARD_GO.as_deref()).flatten()
     }
 
     /// The requirement that this machine does not meet, and how to meet it.
@@ -175,7 +182,7 @@ fn wireguard_go() -> Option<PathBuf> {
 }
 
 /// The version that wireguard-go reports, if it is installed.
-pub(crate) fn wireguard_go_version() -> Option<String> {
+fn wireguard_go_version() -> Option<String> {
     let output = Command::new(wireguard_go()?).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().next().map(str::to_owned)

@@ -203,8 +203,8 @@ fn measure(arguments: &Arguments) -> Vec<Row> {
         }
     }
     if those.contains(&Contender::WireguardGo) {
-        let version = contenders::wireguard_go_version();
-        print_line(version.as_deref().unwrap_or("wireguard-go of an unknown version"));
+        let version = Contender::WireguardGo.version();
+        print_line(version.unwrap_or("wireguard-go of an unknown version"));
     }
     let mut rows = Vec::new();
     for round in 1..=arguments.rounds {

@@ -38,6 +38,8 @@ pub(crate) struct Row {
 pub(crate) struct Case {
     pub(crate) workload: Work,
     pub(crate) contender: &'static str,
+    /// What the contender's program says of its version, where that decides.
+    pub(crate) version: Option<&'static str>,
     pub(crate) mtu: u32,
     /// `up` or `down`, for bulk.
     pub(crate) direction: Option<&'static str>,
@@ -81,6 +83,7 @@ impl Row {
         let case = Case {
             workload: job.work,
             contender: contender.name(),
+            version: contender.version(),
             mtu,
             direction: match job.work {
                 Work::Upload => Some("up"),
