@@ -27,6 +27,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Bytes of a list on a lossy line: with 1 % loss TCP carries half a megabyte a second.
 const LOSSY_BYTES: u64 = 8_000_000;
 
+/// The congestion control that the system has.
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
 /// Long paths.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Distance {
@@ -54,9 +57,10 @@ pub(crate) struct Distance {
     /// Largest buffer of a TCP connection in MiB; what the system has without it
     #[arg(long)]
     tcp_buffer: Option<u64>,
-    /// Congestion control of TCP connections, such as cubic; what the system has without it
-    #[arg(long)]
-    tcp_congestion: Option<String>,
+    /// Congestion controls of TCP connections, such as bbr,cubic: contenders other than meshport are
+    /// measured with each; what the system has without it
+    #[arg(long, value_delimiter = ',')]
+    tcp_congestion: Vec<String>,
     /// How often each is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -72,6 +76,8 @@ pub(crate) struct Distance {
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     contender: &'static str,
+    /// That of TCP connections; none for meshport, which crosses the line over UDP.
+    tcp_congestion: Option<String>,
     rtt_ms: u64,
     loss: f64,
     round: u32,
@@ -85,20 +91,50 @@ struct Row {
     cpu_s_per_gib: f64,
 }
 
+/// A contender, and the congestion control of its TCP connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Way {
+    contender: Contender,
+    tcp_congestion: Option<String>,
+}
+
+impl Way {
+    fn all(asked: &Distance) -> io::Result<Vec<Self>> {
+        let mut controls = asked.tcp_congestion.clone();
+        if controls.is_empty() {
+            controls.push(fs::read_to_string(CONGESTION)?.trim().to_owned());
+        }
+        let of = |contender: &Contender| {
+            let with = |tcp_congestion| Self { contender: *contender, tcp_congestion };
+            if *contender == Contender::Meshport {
+                return vec![with(None)];
+            }
+            controls.iter().map(|name| with(Some(name.clone()))).collect()
+        };
+        Ok(asked.contenders.iter().flat_map(of).collect())
+    }
+
+    fn name(&self) -> String {
+        let name = self.contender.name();
+        self.tcp_congestion.as_ref().map_or_else(|| name.to_owned(), |it| format!("{name}, {it}"))
+    }
+}
+
 /// Measures them.
 ///
 /// # Errors
 /// If meshport's lists do not arrive, or a file cannot be written.
 pub(crate) fn run(asked: &Distance) -> io::Result<()> {
     remove_stale();
-    let mut those = asked.contenders.clone();
+    let ways = Way::all(asked)?;
+    let mut those = ways.clone();
     let mut rows = Vec::new();
     for round in 1..=asked.rounds {
         for rtt_ms in &asked.rtt {
             for loss in &asked.loss {
-                for contender in &those {
-                    let row = measure(asked, *contender, *rtt_ms, *loss, round)?;
-                    print_line(&line(&row));
+                for way in &those {
+                    let row = measure(asked, way, *rtt_ms, *loss, round)?;
+                    print_line(&line(way, &row));
                     rows.push(row);
                 }
                 those.rotate_left(1);
@@ -108,17 +144,11 @@ pub(crate) fn run(asked: &Distance) -> io::Result<()> {
             fs::write(file, serde_json::to_string_pretty(&rows)?)?;
         }
     }
-    print_line(&table(asked, &rows));
+    print_line(&table(asked, &ways, &rows));
     Ok(())
 }
 
-fn measure(
-    asked: &Distance,
-    contender: Contender,
-    rtt_ms: u64,
-    loss: f64,
-    round: u32,
-) -> io::Result<Row> {
+fn measure(asked: &Distance, way: &Way, rtt_ms: u64, loss: f64, round: u32) -> io::Result<Row> {
     let link = LinkConfig {
         latency: Duration::from_millis(rtt_ms) / 2,
         loss: Loss::independent(loss),
@@ -126,15 +156,15 @@ fn measure(
         mtu: 1500,
         ..LinkConfig::default()
     };
-    let name = format!("{}-{rtt_ms}-{loss}-{round}", contender.name().replace(' ', ""));
+    let name = format!("{}-{rtt_ms}-{loss}-{round}", way.name().replace([' ', ','], ""));
     let mut testbed = Testbed::apart(&link, u64::from(round), &fresh(&asked.out.join(name)));
     if let Some(mib) = asked.tcp_buffer {
         testbed.set_tcp_buffers(mib << 20);
     }
-    if let Some(name) = &asked.tcp_congestion {
+    if let Some(name) = &way.tcp_congestion {
         testbed.set_tcp_congestion(name);
     }
-    let running = contender.start(&testbed);
+    let running = way.contender.start(&testbed);
     let bytes = if loss > 0.0 { asked.bytes.min(LOSSY_BYTES) } else { asked.bytes };
     let millis = LIMIT.as_millis().try_into().unwrap_or(u64::MAX);
     let job = Job { at: running.at, work: Work::List, connections: asked.lists, millis, bytes };
@@ -143,12 +173,13 @@ fn measure(
     let used = running.processor_time().saturating_sub(before);
     testbed.check();
     let Some(seen) = seen else {
-        complain(&format!("{} fails at {rtt_ms} ms, loss {loss}", contender.name()));
+        complain(&format!("{} fails at {rtt_ms} ms, loss {loss}", way.name()));
         return Err(io::ErrorKind::TimedOut.into());
     };
     let seconds = |micros: &u64| ratio(*micros, 1_000_000);
     Ok(Row {
-        contender: contender.name(),
+        contender: way.contender.name(),
+        tcp_congestion: way.tcp_congestion.clone(),
         rtt_ms,
         loss,
         round,
@@ -164,26 +195,28 @@ fn seconds(value: Option<f64>) -> String {
     value.map_or_else(|| format!("> {}", LIMIT.as_secs()), |value| format!("{value:.2}"))
 }
 
-fn line(row: &Row) -> String {
-    let Row { contender, rtt_ms, loss, round, mb_per_s, .. } = row;
+fn line(way: &Way, row: &Row) -> String {
+    let Row { rtt_ms, loss, round, mb_per_s, .. } = row;
     let (first, later) = (seconds(row.first_s), seconds(row.later_s));
     format!(
-        "round {round}: {rtt_ms} ms, loss {loss}, {contender}: first {first} s, later {later} s, \
-         {mb_per_s:.1} MB/s"
+        "round {round}: {rtt_ms} ms, loss {loss}, {}: first {first} s, later {later} s, \
+         {mb_per_s:.1} MB/s",
+        way.name()
     )
 }
 
 /// Medians over the rounds; a list that did not end in time is slower than all that did.
-fn table(asked: &Distance, rows: &[Row]) -> String {
+fn table(asked: &Distance, ways: &[Way], rows: &[Row]) -> String {
     let mut text = format!(
         "\n{:<8}{:<8}{:<24}{:>10}{:>10}{:>10}{:>12}",
         "rtt ms", "loss", "contender", "first s", "later s", "MB/s", "CPU-s/GiB"
     );
     for rtt_ms in &asked.rtt {
         for loss in &asked.loss {
-            for contender in asked.contenders.iter().map(|it| it.name()) {
+            for way in ways {
                 let those = rows.iter().filter(|row| {
-                    (row.contender, row.rtt_ms) == (contender, *rtt_ms)
+                    (row.contender, row.rtt_ms) == (way.contender.name(), *rtt_ms)
+                        && row.tcp_congestion == way.tcp_congestion
                         && row.loss.total_cmp(loss).is_eq()
                 });
                 let of = |value: fn(&Row) -> f64| {
@@ -196,7 +229,8 @@ fn table(asked: &Distance, rows: &[Row]) -> String {
                 let times = format!("{first:>10}{later:>10}");
                 let _ = write!(
                     text,
-                    "\n{rtt_ms:<8}{loss:<8}{contender:<24}{times}{rate:>10.1}{cost:>12.2}"
+                    "\n{rtt_ms:<8}{loss:<8}{:<24}{times}{rate:>10.1}{cost:>12.2}",
+                    way.name()
                 );
             }
         }
