@@ -57,7 +57,7 @@ pub(crate) struct Distance {
     /// Largest buffer of a TCP connection in MiB; what the system has without it
     #[arg(long)]
     tcp_buffer: Option<u64>,
-    /// Congestion controls of TCP connections, such as bbr,cubic: contenders other than meshport are
+    /// Congestion controls of TCP connections, such as bbr,cubic: all contenders but meshport are
     /// measured with each; what the system has without it
     #[arg(long, value_delimiter = ',')]
     tcp_congestion: Vec<String>,
