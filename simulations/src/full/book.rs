@@ -212,7 +212,11 @@ impl Book {
         if self.scene.measures.request(started, now, answered) || !answered {
             let took = now.saturating_sub(started);
             let word = if answered { "was answered" } else { "failed" };
-            self.says(node, format!("a request {word} after {} us", took.as_micros()));
+            let words = format!("a request {word} after {} us", took.as_micros());
+            self.says(node, words.clone());
+            if !answered {
+                self.check_unanswered(node, words);
+            }
         }
     }
 

@@ -95,6 +95,7 @@ fn check(story: &Story) -> Result<(), Error> {
         ("nat", sites.iter().any(|site| site.nat)),
         ("access", sites.iter().any(|site| site.access.is_some())),
         ("way-back", story.scenario.way_back.is_some()),
+        ("may-fail = false", story.scenario.load.as_ref().is_some_and(|load| !load.may_fail)),
     ];
     let limits = Limits {
         level: "the lab",

@@ -6,6 +6,7 @@
 //! * No running node within reach is considered down for longer than `MAX_EVICTION`, counted from
 //!   when both nodes and the links have had `SETTLING`: every second.
 //! * Sessions opened = closed + open: at the end.
+//! * Every request is answered, where the scenario requires it: at each request.
 //! * Revoked nodes are known as such, have no tunnel or session, and are not served: every second
 //!   and at each answer.
 //! * After a quiet time all nodes within reach of each other agree, and routes are usable and near:
@@ -121,6 +122,13 @@ pub(crate) trait Judge: Level {
         if opened != closed + open {
             let what = format!("{opened} sessions opened, {closed} closed, {open} open");
             self.violates(rules::SESSIONS, at, what);
+        }
+    }
+
+    /// A request of a node's client was not answered.
+    fn check_unanswered(&mut self, node: usize, what: String) {
+        if self.account().answers_all {
+            self.violates(rules::ANSWERED, node, what);
         }
     }
 

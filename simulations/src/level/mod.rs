@@ -67,6 +67,8 @@ pub(crate) struct Account {
     since: Since,
     uptime: Uptime,
     warmup: Duration,
+    /// Whether every request must be answered.
+    pub(crate) answers_all: bool,
 }
 
 /// Running times of nodes.
@@ -113,6 +115,7 @@ impl Account {
             since: Since { nodes: vec![Duration::ZERO; nodes], paths, disturbed },
             uptime: Uptime { since: vec![None; nodes], sum: Duration::ZERO },
             warmup: scenario.warmup(),
+            answers_all: scenario.load.as_ref().is_some_and(|load| !load.may_fail),
         }
     }
 

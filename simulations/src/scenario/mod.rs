@@ -208,7 +208,7 @@ pub struct Load {
     /// Seconds without an answer after which a client gives up a request.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: f64,
-    /// Whether a request may fail. If false, a failed one violates a rule, at the wide level.
+    /// Whether a request may fail. If false, a failed one violates a rule; the lab refuses this.
     #[serde(default = "default_may_fail")]
     pub may_fail: bool,
     /// Which nodes have clients; see "Nodes" above.

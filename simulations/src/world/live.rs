@@ -145,10 +145,8 @@ impl World {
         }
         let story = Arc::get_mut(&mut self.story).expect("the world is its only owner");
         story.plan = all;
-        if let Some(load) = &mut story.scenario.load {
-            // A user who cuts everything off wants to see that no request is answered.
-            load.may_fail = true;
-        }
+        // A user who cuts everything off wants to see that no request is answered.
+        self.scene.account.answers_all = false;
         self.done.push(said);
         // The effect of an event is complete before the next request.
         self.advance(now);

@@ -14,7 +14,6 @@ use crate::brain::{Action, Attempted, Candidate, Line, SessionId, Verdict};
 use crate::flight::{Flight, Payload, SessionRef, Step, StreamPath};
 use crate::instance::{ANSWER_TIME, Instance};
 use crate::level::{Follow, Judge, Level};
-use crate::rules;
 use crate::scenario::{Lie, Load};
 
 /// Requests of an open session are counted from here, attempts of its search from 0.
@@ -438,9 +437,7 @@ impl World {
             let took = self.scene.now.saturating_sub(request.since);
             let words = format!("a client gets no answer after {:.2} s", took.as_secs_f64());
             self.says(node, words.clone());
-            if self.story.scenario.load.as_ref().is_some_and(|load| !load.may_fail) {
-                self.violates(rules::ANSWERED, node, words);
-            }
+            self.check_unanswered(node, words);
         }
     }
 

@@ -34,8 +34,8 @@ fn dice() -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(1)
 }
 
-fn scenario() -> Scenario {
-    Scenario::parse(WORLD).expect("a good scenario")
+fn scenario(text: &str) -> Scenario {
+    Scenario::parse(text).expect("a good scenario")
 }
 
 fn account(scenario: &Scenario) -> Account {
@@ -50,7 +50,11 @@ fn account(scenario: &Scenario) -> Account {
 }
 
 fn book() -> Book {
-    let (scenario, mut rng) = (scenario(), dice());
+    book_of(WORLD)
+}
+
+fn book_of(text: &str) -> Book {
+    let (scenario, mut rng) = (scenario(text), dice());
     let network = Network::new(&scenario, &mut rng).expect("a network");
     let scene = Scene::new(account(&scenario), network, None);
     let mut book = Book::new(Scene { now: Duration::from_secs(100), ..scene });
@@ -82,6 +86,23 @@ fn upside_down(route: &Route) -> Arc<Route> {
     let mut route = route.clone();
     route.candidates.reverse();
     Arc::new(route)
+}
+
+/// A failed request is a violation only if the scenario requires answers.
+#[test]
+fn a_request_that_fails_is_noticed_where_none_may() {
+    let found = |load: &str| {
+        let mut book = book_of(&format!("{WORLD}{load}"));
+        let started = Duration::from_secs(90);
+        book.answered(WORKER, started, true);
+        book.answered(WORKER, started, false);
+        let found = book.scene.account.violations.iter();
+        found.map(|it| (it.rule, it.what.clone())).collect::<Vec<_>>()
+    };
+    let told = (rules::ANSWERED, "a request failed after 10000000 us".to_owned());
+    assert_eq!(found("[load]\nsessions-per-s = 1\nmay-fail = false\n"), [told]);
+    assert_eq!(found("[load]\nsessions-per-s = 1\n"), []);
+    assert_eq!(found(""), []);
 }
 
 #[test]
@@ -267,7 +288,7 @@ fn a_suspicion_is_by_mistake_if_the_other_one_runs_within_reach_and_nothing_excu
     assert_eq!(suspicions(&book), (6, 2));
     // Nothing is counted during the start-up.
     book.scene.account =
-        account(&Scenario { warmup_s: Some(200.0), duration_s: 300.0, ..scenario() });
+        account(&Scenario { warmup_s: Some(200.0), duration_s: 300.0, ..scenario(WORLD) });
     book.suspects(NEAR, WORKER);
     assert_eq!(suspicions(&book), (6, 2));
 }
