@@ -4,12 +4,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use meshport_tests::repository::{metadata, root, tracked_with_suffix};
+use meshport_tests::repository::{metadata, root, tracked_with_suffix, tree};
 use serde_json::Value;
 use toml::Table;
 
 /// Name prefixes of packages and images, before the version.
 const PACKAGES: [&str; 3] = ["meshport_", "meshport-", "meshport:"];
+
+/// The packages of the programs that are shipped.
+const PROGRAMS: [&str; 2] = ["meshport", "meshport-gateway"];
 
 /// The crates of the product.
 const PRODUCT: [&str; 11] = [
@@ -49,92 +52,75 @@ const BYSTANDERS: [&str; 17] = [
 
 /// Crates that parse bytes from a peer, a server, a file or a person: the product's own crates, and
 /// decoders it uses directly or indirectly.
-const READERS: [&str; 51] = [
-    "boringtun",
-    "bytes",
-    "cobs",
-    "data-encoding",
-    "foca",
-    "h2",
-    "http",
-    "http-body-util",
-    "httparse",
-    "httpdate",
-    "hyper",
-    "hyper-util",
-    "jiff",
-    "json-patch",
-    "jsonptr",
-    "k8s-openapi",
-    "kube",
-    "kube-client",
-    "kube-core",
-    "libyaml-rs",
-    "meshport",
-    "meshport-config",
-    "meshport-core",
-    "meshport-daemon",
-    "meshport-demo",
-    "meshport-discovery",
-    "meshport-gateway",
-    "meshport-mesh",
-    "meshport-proto",
-    "meshport-state",
-    "meshport-top",
-    "pem",
-    "percent-encoding",
-    "postcard",
-    "quinn",
-    "quinn-proto",
-    "quinn-udp",
-    "rustls",
-    "rustls-pki-types",
-    "rustls-webpki",
-    "serde",
-    "serde_core",
-    "serde_json",
-    "serde_spanned",
-    "tokio-rustls",
-    "toml",
-    "toml_datetime",
-    "toml_parser",
-    "untrusted",
-    "winnow",
-    "yaml_serde",
-];
+const READERS: &str = "
+    annotate-snippets base64 boringtun bytes cobs crossterm data-encoding encoding_rs
+    encoding_rs_io foca granit-parser h2 http http-body http-body-util httparse httpdate hyper
+    hyper-util jiff jiff-core json-patch jsonpath-rust jsonptr k8s-openapi kube kube-client
+    kube-core kube-runtime libyaml-rs meshport meshport-config meshport-core meshport-daemon
+    meshport-demo meshport-discovery meshport-gateway meshport-mesh meshport-proto
+    meshport-state meshport-top pem percent-encoding pest postcard quinn quinn-proto quinn-udp
+    rustls rustls-native-certs rustls-pki-types rustls-webpki serde serde-saphyr serde-value
+    serde_core serde_json serde_spanned tokio-rustls tokio-util toml toml_datetime toml_parser
+    tower-http untrusted winnow yaml_serde
+";
 
-/// Direct dependencies of the product that parse no such bytes: cryptographic primitives, which
-/// know the length of their input, sockets, and crates whose input comes only from the local user.
-const READ_NOTHING: [&str; 29] = [
-    "clap",
-    "clap_complete",
-    "curve25519-dalek",
-    "dashmap",
-    "ed25519-dalek",
-    "flate2",
-    "futures-util",
-    "hkdf",
-    "landlock",
-    "libc",
-    "log",
-    "rand",
-    "rand_chacha",
-    "rand_core",
-    "ratatui",
-    "rcgen",
-    "rustix",
-    "seccompiler",
-    "sha2",
-    "socket2",
-    "strsim",
-    "systemd-journal-logger",
-    "terminal_size",
-    "thiserror",
-    "tokio",
-    "tracing",
-    "tracing-subscriber",
-    "x25519-dalek",
-    "zeroize",
+/// The other crates of the shipped programs, which parse no such bytes, by what they are instead.
+const READ_NOTHING: [(&str, &str); 6] = [
+    (
+        "cryptographic primitives, which know the length of their input",
+        "
+        aead blake2 block-buffer chacha20 chacha20poly1305 cipher cpufeatures crypto-common
+        curve25519-dalek digest ed25519 ed25519-dalek generic-array getrandom hkdf hmac inout
+        opaque-debug poly1305 ppv-lite86 rand rand_chacha rand_core rand_pcg ring secrecy sha2
+        signature subtle typenum universal-hash x25519-dalek zeroize
+        ",
+    ),
+    (
+        "collections, numbers and strings, which find or copy what they are given",
+        "
+        ahash aho-corasick allocator-api2 arraydeque bitflags castaway compact_str core_detect
+        crossbeam-utils dashmap deranged either equivalent fnv foldhash hashbrown indexmap
+        ip_network ip_network_table ip_network_table-deps-treebitmap itertools kasuari lru
+        lru-slab memchr nohash-hasher num-conv num-traits ordered-float powerfmt regex
+        regex-automata regex-syntax rustc-hash scopeguard simdutf8 slab smallvec static_assertions
+        strsim time time-core tinyvec ucd-trie unicode-segmentation unicode-truncate unicode-width
+        zerocopy
+        ",
+    ),
+    (
+        "write only",
+        "
+        adler2 crc32fast flate2 form_urlencoded hex itoa mime miniz_oxide rcgen ryu simd-adler32
+        toml_writer yasna zmij
+        ",
+    ),
+    (
+        "tasks, locks and services between those that read",
+        "
+        async-broadcast async-stream atomic-waker backon cfg-if derive_more event-listener
+        event-listener-strategy fastrand futures futures-channel futures-core futures-io
+        futures-sink futures-task futures-util hyper-rustls hyper-timeout lazy_static lock_api
+        once_cell parking parking_lot parking_lot_core pest_stack_guard pin-project
+        pin-project-lite portable-atomic psm rustls-platform-verifier sharded-slab stacker
+        sync_wrapper thiserror thread_local tokio tower tower-layer tower-service try-lock want
+        ",
+    ),
+    (
+        "the kernel, its sockets and files",
+        "
+        enumflags2 errno hostname landlock libc linux-raw-sys mio nix openssl-probe rustix
+        seccompiler signal-hook signal-hook-mio signal-hook-registry socket2
+        ",
+    ),
+    (
+        "the command line, the terminal and the log, of the local user",
+        "
+        anstream anstyle anstyle-parse anstyle-query clap clap_builder clap_complete clap_lex
+        colorchoice is_terminal_polyfill line-clipping log nu-ansi-term ratatui ratatui-core
+        ratatui-crossterm ratatui-widgets strum systemd-journal-logger terminal_size tracing
+        tracing-core tracing-serde tracing-subscriber utf8parse
+        ",
+    ),
 ];
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -186,25 +172,35 @@ fn the_release_build_checks_arithmetic_where_bytes_from_outside_are_read() {
         let checked = packages.iter().filter(|(_, settings)| is_checked(settings));
         checked.map(|(name, _)| name.clone()).collect()
     };
-    let wanted: BTreeSet<String> = READERS.into_iter().map(str::to_owned).collect();
+    let readers: BTreeSet<&str> = READERS.split_whitespace().collect();
+    let wanted: BTreeSet<String> = readers.iter().map(|it| (*it).to_owned()).collect();
     assert_eq!(checked("release"), wanted, "the profile has another list");
     // In an inheriting profile, a crate's table replaces the parent's.
     for profile in ["sim", "tools"] {
         let simulator = manifest["profile"][profile]["package"].as_table().expect("overrides");
-        let mut of_readers = simulator.keys().filter(|it| READERS.contains(&it.as_str()));
+        let mut of_readers = simulator.keys().filter(|it| readers.contains(it.as_str()));
         let checked = checked(profile);
         assert!(of_readers.all(|it| checked.contains(it)), "the simulator runs other code");
     }
 
-    let metadata = metadata();
-    let packages = list(&metadata["packages"]);
-    let locked: BTreeSet<&str> = packages.iter().map(|it| text(it, "name")).collect();
-    let gone: Vec<&str> = READERS.into_iter().filter(|it| !locked.contains(it)).collect();
+    let trees = PROGRAMS.map(|program| tree(program, "normal,no-proc-macro"));
+    let linked: BTreeSet<&str> = trees.iter().flat_map(|it| it.lines()).map(crate_of).collect();
+    assert!(linked.len() > 200, "{linked:?}");
+    let mut judged = readers;
+    for (reason, names) in READ_NOTHING {
+        let twice: Vec<&str> = names.split_whitespace().filter(|it| !judged.insert(it)).collect();
+        assert!(twice.is_empty(), "judged twice, here as \"{reason}\": {twice:?}");
+    }
+    let unjudged: Vec<&&str> = linked.difference(&judged).collect();
+    assert!(unjudged.is_empty(), "do they read bytes from outside? {unjudged:?}");
+    let gone: Vec<&&str> = judged.difference(&linked).collect();
     assert!(gone.is_empty(), "nothing uses {gone:?}");
-    let judged = |it: &&str| READERS.contains(it) != READ_NOTHING.contains(it);
-    let shipped = shipped(packages);
-    let unjudged: Vec<&str> = shipped.iter().copied().filter(|it| !judged(it)).collect();
-    assert!(unjudged.is_empty(), "does it read bytes from outside? {unjudged:?}");
+}
+
+/// The crate of a line of `cargo tree`, such as `2 bytes v1.11.0|MIT`.
+fn crate_of(line: &str) -> &str {
+    let line = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
+    line.split(' ').next().unwrap_or_default()
 }
 
 /// The tests that the pages on security name exist.
