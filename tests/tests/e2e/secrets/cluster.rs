@@ -2,15 +2,23 @@
 //! reading of the cluster's list, and of the kubeconfigs that verbs read.
 
 use std::fs;
+use std::io::{self, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::thread;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use meshport_demo::apiserver::{Authority, Leaf};
+use meshport_tests::http::Request;
 use meshport_tests::process::{Process, meshport};
 use meshport_tests::wait;
-use meshport_tests::world::World;
+use meshport_tests::world::{NodePlan, World};
 use rand_core::{OsRng, RngCore};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 
 use super::{SECRET_BYTES, SETTLE, Secret, Seen};
@@ -173,4 +181,94 @@ fn of_leaf(home: &str, leaf: &Leaf) -> Secret {
     assert_eq!(document[SCALAR_AT - 2..SCALAR_AT], SCALAR_TAG, "another kind of key");
     let bytes = document[SCALAR_AT..SCALAR_AT + SECRET_BYTES].to_vec();
     Secret { home: home.to_owned(), bytes, text: lines[2].to_owned() }
+}
+
+/// A list of one apiserver, and one of two.
+const SLICE: &str = r#"{"endpoints":[{"addresses":["10.0.0.1"]}],"ports":[{"port":6443}]}"#;
+const ENDPOINTS: &str = r#"{"subsets":[{"addresses":[{"ip":"10.0.0.1"},{"ip":"10.0.0.2"}],
+    "ports":[{"port":6443}]}]}"#;
+
+/// An apiserver that has the list of apiservers in one form, or in none.
+struct Lister {
+    service: &'static str,
+    /// The end of the path that it answers, and the answer.
+    kind: &'static str,
+    list: &'static str,
+    /// Its answer to everything else.
+    status: u16,
+}
+
+const LISTERS: [Lister; 4] = [
+    Lister { service: "slices", kind: "endpointslices/kubernetes", list: SLICE, status: 404 },
+    Lister { service: "endpoints", kind: "endpoints/kubernetes", list: ENDPOINTS, status: 403 },
+    Lister { service: "forbids", kind: "nothing", list: "", status: 403 },
+    Lister { service: "has-none", kind: "nothing", list: "", status: 404 },
+];
+
+impl Lister {
+    /// Serves as long as the process; returns its address.
+    fn start(&'static self, tls: Arc<ServerConfig>) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // A client that gives up is none of its business.
+                let _ = self.answer(client, tls.clone());
+            }
+        });
+        address
+    }
+
+    fn answer(&self, client: TcpStream, tls: Arc<ServerConfig>) -> io::Result<()> {
+        let tls = ServerConnection::new(tls).map_err(io::Error::other)?;
+        let mut client = BufReader::new(StreamOwned::new(tls, client));
+        let Some(request) = Request::read(&mut client)? else { return Ok(()) };
+        let is_it = request.path.ends_with(&format!("/namespaces/default/{}", self.kind));
+        let (status, body) = if is_it { (200, self.list) } else { (self.status, "{}") };
+        let length = body.len();
+        write!(client.get_mut(), "HTTP/1.1 {status} -\r\nContent-Length: {length}\r\n\r\n{body}")?;
+        client.get_mut().flush()
+    }
+}
+
+/// The list is read from the slice, else from the older object; without either, the log has the
+/// answer to the last question.
+#[test]
+fn the_list_of_apiservers_is_read_in_either_form() {
+    let mut world = World::new();
+    let cluster = Cluster::new(&world);
+    let issuer = Authority::in_folder(&world.path("pki")).expect("it is there");
+    let leaf = issuer.issue_server("listers").expect("a valid name");
+    let certificate = CertificateDer::from_pem_slice(leaf.certificate_pem().as_bytes());
+    let key = PrivateKeyDer::from_pem_slice(leaf.key_pem().as_bytes()).expect("PEM");
+    let tls = ServerConfig::builder().with_no_client_auth();
+    let tls = tls.with_single_cert(vec![certificate.expect("PEM")], key).expect("a pair");
+    let tls = Arc::new(tls);
+    let services = LISTERS.iter().map(|lister| {
+        let (service, address) = (lister.service, lister.start(tls.clone()));
+        let list = cluster.list();
+        format!(
+            "\n[service.{service}]\nlisten = [\"127.0.0.1:0\"]\nfallback = [\"{address}\"]\n{list}"
+        )
+    });
+    let services: String = services.collect();
+    world.node(&NodePlan::new("worker", "a").settings(&services));
+    wait::until("both lists are read", 2 * SETTLE, || {
+        let metrics = world.at("worker").metrics();
+        let listed = |service: &str| {
+            metrics.sum("meshport_cluster_apiservers", &format!("service=\"{service}\""))
+        };
+        (listed("slices") == 1.0 && listed("endpoints") == 2.0).then_some(())
+    });
+    for (service, problem) in [
+        ("forbids", "may not get endpointslices or endpoints in the namespace default (403)"),
+        ("has-none", "the apiserver answers 404"),
+    ] {
+        wait::until("the problem is named", 2 * SETTLE, || {
+            let said = world.node_mut("worker").process().output();
+            let said = said.lines().filter(|line| line.contains("cannot read the cluster's list"));
+            let mut said = said.filter(|line| line.contains(&format!("service={service}")));
+            said.any(|line| line.contains(problem)).then_some(())
+        });
+    }
 }
