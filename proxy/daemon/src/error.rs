@@ -140,7 +140,8 @@ fn reason(what: &str, source: &io::Error) -> String {
 /// Why there is no answer on a socket, and the remedy.
 fn silence(source: &io::Error) -> String {
     match source.kind() {
-        io::ErrorKind::NotFound => {
+        // Only a plain one lacks a reason and a remedy.
+        io::ErrorKind::NotFound if source.get_ref().is_none() => {
             "the socket does not exist. Start the daemon with `meshport run`, \
              or name its socket with --socket, --config or --state-dir"
                 .into()
@@ -154,6 +155,7 @@ fn silence(source: &io::Error) -> String {
              of the daemon, or as root"
                 .into()
         }
+        io::ErrorKind::NotFound => source.to_string(),
         _ => format!("{source}. If this persists, read the daemon's log"),
     }
 }

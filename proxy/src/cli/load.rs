@@ -90,14 +90,15 @@ pub(crate) fn of_file(
 /// file, the default socket is used.
 pub(crate) fn socket(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
     let paths = Paths::of_this_user()?;
-    if let Some(state_dir) = state_dir {
-        return Ok(paths.socket_for(state_dir));
-    }
-    let fallback = paths.default_socket(is_there);
-    match config_file(config, &paths) {
+    let (file, fallback) = match state_dir {
+        // The default file may be another daemon's.
+        Some(state_dir) => (config, paths.socket_for(state_dir)),
+        None => (config_file(config, &paths), paths.default_socket(is_there)),
+    };
+    match file {
         None => Ok(fallback),
         Some(path) => match text(path) {
-            Ok(text) => Ok(socket_in(&text, &paths)),
+            Ok(text) => Ok(socket_in(&text, state_dir, &paths)),
             Err(_) if config.is_none() => Ok(fallback),
             Err(error) => Err(error),
         },
@@ -112,21 +113,29 @@ fn is_there(path: &Path) -> bool {
 
 /// The daemon's state folder, by the same rules.
 pub(crate) fn state_dir(config: Option<&Path>, state_dir: Option<&Path>) -> Result<PathBuf, Error> {
+    if let Some(state_dir) = state_dir {
+        return Ok(state_dir.to_owned());
+    }
     let paths = Paths::of_this_user()?;
-    let of_file = of_file(config, state_dir, &paths)?.map(|settings| settings.state_dir);
-    let named = state_dir.map(Path::to_owned).or(of_file);
-    Ok(named.unwrap_or_else(|| paths.state_dir().to_owned()))
+    let of_file = of_file(config, None, &paths)?.map(|settings| settings.state_dir);
+    Ok(of_file.unwrap_or_else(|| default_state_dir(&paths)))
 }
 
-fn socket_in(text: &str, paths: &Paths) -> PathBuf {
-    let mut defaults = defaults(None, paths);
+/// The state folder if nothing names one.
+pub(crate) fn default_state_dir(paths: &Paths) -> PathBuf {
+    paths.default_state_dir(is_there)
+}
+
+fn socket_in(text: &str, state_dir: Option<&Path>, paths: &Paths) -> PathBuf {
+    let mut defaults = defaults(state_dir, paths);
     let parse = |defaults: &Defaults| parse_leniently(text, defaults).0;
     let first = parse(&defaults);
-    let chosen = first.as_ref().is_some_and(|it| it.state_dir != defaults.state_dir);
+    let differs = first.as_ref().is_some_and(|it| it.state_dir != defaults.state_dir);
+    let chosen = state_dir.is_none() && differs;
     // As in `read`: a state folder set in the file contains the socket.
     defaults.socket = defaults.socket.filter(|_| !chosen);
     let settings = if chosen { parse(&defaults) } else { first };
-    settings.map_or_else(|| paths.socket_for(paths.state_dir()), |it| it.admin.socket)
+    settings.map_or_else(|| paths.socket_for(&defaults.state_dir), |it| it.admin.socket)
 }
 
 /// Refuses settings that contradict the credential.

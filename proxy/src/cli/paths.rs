@@ -49,7 +49,7 @@ impl Paths {
         if is_root {
             return Ok(Self {
                 config: Path::new("/etc").join(APPLICATION).join(CONFIG_FILE),
-                state_dir: Path::new("/var/lib").join(APPLICATION),
+                state_dir: root_state_dir(),
                 socket: root_socket(),
             });
         }
@@ -97,8 +97,12 @@ impl Paths {
 
     /// The socket of the daemon on this machine: this user's, or root's if this user has none.
     pub(crate) fn default_socket(&self, is_there: impl Fn(&Path) -> bool) -> PathBuf {
-        let root = root_socket();
-        if !is_there(&self.socket) && is_there(&root) { root } else { self.socket.clone() }
+        own_or_roots(&self.socket, root_socket(), is_there)
+    }
+
+    /// The state folder of the daemon on this machine, by the same rule.
+    pub(crate) fn default_state_dir(&self, is_there: impl Fn(&Path) -> bool) -> PathBuf {
+        own_or_roots(&self.state_dir, root_state_dir(), is_there)
     }
 
     /// The socket of a daemon with this state folder.
@@ -109,6 +113,14 @@ impl Paths {
 
 fn root_socket() -> PathBuf {
     Path::new("/run").join(APPLICATION).join(SOCKET)
+}
+
+fn root_state_dir() -> PathBuf {
+    Path::new("/var/lib").join(APPLICATION)
+}
+
+fn own_or_roots(own: &Path, root: PathBuf, is_there: impl Fn(&Path) -> bool) -> PathBuf {
+    if !is_there(own) && is_there(&root) { root } else { own.to_owned() }
 }
 
 fn socket_in(state_dir: &Path) -> PathBuf {
@@ -181,6 +193,10 @@ mod tests {
         assert_eq!(paths.default_socket(|path| path == root), root);
         assert_eq!(paths.default_socket(|_| true), own);
         assert_eq!(paths.default_socket(|_| false), own);
+        let (own, root) = (paths.state_dir().to_owned(), PathBuf::from("/var/lib/meshport"));
+        assert_eq!(paths.default_state_dir(|path| path == root), root);
+        assert_eq!(paths.default_state_dir(|_| true), own);
+        assert_eq!(paths.default_state_dir(|_| false), own);
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub(crate) struct DaemonArgs {
     /// The daemon's configuration, to find its socket
     #[arg(long, value_name = "FILE", conflicts_with = "socket")]
     pub(crate) config: Option<PathBuf>,
-    /// The daemon's state folder, to find its socket
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["socket", "config"])]
+    /// The daemon's state folder, also to find its socket
+    #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 }
 
@@ -127,10 +127,17 @@ impl QueryArgs {
 impl DaemonArgs {
     /// A client of that daemon.
     pub(super) fn client(&self) -> Result<AdminClient, Error> {
-        match &self.socket {
-            Some(path) => Ok(AdminClient::new(path)),
-            None => socket(self.config.as_deref(), self.state_dir.as_deref()).map(AdminClient::new),
-        }
+        let (config, named) = (self.config.as_deref(), self.state_dir.as_deref());
+        let client = match &self.socket {
+            // The default state folder may be another daemon's.
+            Some(path) if named.is_none() => return Ok(AdminClient::new(path)),
+            Some(path) => AdminClient::new(path),
+            None => AdminClient::new(socket(config, named)?),
+        };
+        Ok(match state_dir(config, named) {
+            Ok(folder) => client.with_state_dir(folder),
+            Err(_) => client,
+        })
     }
 
     /// That daemon's reply to a request.

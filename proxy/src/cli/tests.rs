@@ -1,5 +1,6 @@
 mod invites;
 mod new_keys;
+mod silent;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! `meshport version`: the version of this program and of the running daemon.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use clap::Args;
@@ -77,7 +78,10 @@ fn of_daemon(asked: &Result<Status, Error>) -> String {
             let (version, uptime) = (&process.version, age(process.uptime_s));
             format!("daemon {version} ({} in {}), up {uptime}", me.name, me.site)
         }
-        Err(Error::NoDaemon { path, .. }) => format!("no daemon answers on {}", path.display()),
+        Err(Error::NoDaemon { path, source }) if source.kind() == ErrorKind::NotFound => {
+            format!("no daemon answers on {}", path.display())
+        }
+        Err(error @ Error::NoDaemon { .. }) => error.to_string(),
         Err(error) => format!("daemon: {error}"),
     }
 }
@@ -93,9 +97,12 @@ mod tests {
 
     #[test]
     fn a_daemon_that_is_not_there_or_of_another_version_is_said() {
-        let source = std::io::ErrorKind::NotFound.into();
-        let none = Err(Error::NoDaemon { path: "/run/x.sock".into(), source });
-        assert_eq!(of_daemon(&none), "no daemon answers on /run/x.sock");
+        let none = |kind: ErrorKind| {
+            of_daemon(&Err(Error::NoDaemon { path: "/run/x.sock".into(), source: kind.into() }))
+        };
+        assert_eq!(none(ErrorKind::NotFound), "no daemon answers on /run/x.sock");
+        let closed = none(ErrorKind::PermissionDenied);
+        assert!(closed.contains("/run/x.sock: this user may not open"), "{closed}");
         let status = crate::cli::render::tests::sample();
         assert_eq!(of_daemon(&Ok(status)), "daemon 0.1.0 (worker-7 in fra), up 3d 4h");
         assert_eq!(remark(PROGRAM), None);

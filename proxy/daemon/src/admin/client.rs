@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, StatusCode};
+use meshport_state::StateDir;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -24,6 +25,7 @@ const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct AdminClient {
     socket: PathBuf,
+    state_dir: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -34,7 +36,14 @@ struct Complaint {
 impl AdminClient {
     /// A client of the daemon that serves this socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), state_dir: None }
+    }
+
+    /// Sets the daemon's state folder: if the socket does not exist, the error names the process
+    /// that uses the folder.
+    #[must_use]
+    pub fn with_state_dir(self, state_dir: PathBuf) -> Self {
+        Self { state_dir: Some(state_dir), ..self }
     }
 
     /// The daemon's socket.
@@ -126,7 +135,24 @@ impl AdminClient {
     }
 
     fn no_daemon(&self, source: io::Error) -> Error {
+        let source = match source.kind() {
+            io::ErrorKind::NotFound => self.elsewhere().unwrap_or(source),
+            _ => source,
+        };
         Error::NoDaemon { path: self.socket.clone(), source }
+    }
+
+    /// The reason if a process uses the state folder without this socket.
+    fn elsewhere(&self) -> Option<io::Error> {
+        let folder = self.state_dir.as_ref()?;
+        let pid = StateDir::open(folder).ok()?.holder()?;
+        let what = format!(
+            "the socket does not exist, but process {pid} uses the state folder {}. If it is a \
+             daemon with another socket, name that with --socket, or its configuration with \
+             --config",
+            folder.display()
+        );
+        Some(io::Error::new(io::ErrorKind::NotFound, what))
     }
 }
 

@@ -70,7 +70,7 @@ impl Facts {
             (Err(_), Some(named)) => Some(named.to_owned()),
             // The configuration may set another socket.
             (Err(Error::Config { .. } | Error::Io { .. }), None) => None,
-            (Err(_), None) => Some(paths.state_dir().to_owned()),
+            (Err(_), None) => Some(load::default_state_dir(&paths)),
         };
         let asked = timeout(ANSWER_LIMIT, Daemon::ask(&client)).await;
         let daemon = asked.unwrap_or_else(|_elapsed| {

@@ -1,0 +1,71 @@
+//! Verbs where no daemon answers on the socket.
+
+use super::*;
+
+/// A first machine, as of now.
+fn first() -> (Machines, String) {
+    let machines = Machines::new();
+    let Verb::Init(args) = verb(&[&["init"], FIRST].concat()) else { panic!("it is init") };
+    init::init(&args, &machines.path("first"), clock::wall()).expect("a mesh");
+    let folder = machines.path("first").to_string_lossy().into_owned();
+    (machines, folder)
+}
+
+#[test]
+fn a_renewal_names_the_flags_if_the_daemon_has_another_socket() {
+    let (machines, folder) = first();
+    let renew = || match verb(&["renew", "--state-dir", &folder]) {
+        Verb::Renew(args) => renew::run(&args),
+        other => panic!("{other:?}"),
+    };
+    renew().expect("no daemon uses the folder");
+    let state = machines.state("first");
+    let before = state.credential().expect("whole");
+    let _lock = state.lock().expect("it is free");
+    let said = message(renew());
+    assert!(said.contains("stored but not in use yet"), "{said}");
+    assert!(said.contains("--socket") && said.contains("--config"), "{said}");
+    assert_ne!(state.credential().expect("whole"), before);
+}
+
+#[test]
+fn a_missing_socket_names_the_process_that_uses_the_state_folder() {
+    let (machines, folder) = first();
+    let ask = || match verb(&["peers", "--state-dir", &folder]) {
+        Verb::Peers(args) => query::peers(&args),
+        other => panic!("{other:?}"),
+    };
+    assert!(message(ask()).contains("Start the daemon with `meshport run`"));
+    let state = machines.state("first");
+    let _lock = state.lock().expect("it is free");
+    let error = ask().expect_err("it has another socket");
+    let said = error.to_string();
+    assert!(said.contains(&format!("process {} uses", std::process::id())), "{said}");
+    assert!(said.contains(&folder) && !said.contains("meshport run"), "{said}");
+    assert_eq!(error.exit_code(), 6);
+}
+
+#[test]
+fn a_named_state_folder_goes_with_a_socket_or_a_configuration() {
+    let (machines, folder) = first();
+    let config = machines.path("meshport.toml");
+    let config_text = config.to_string_lossy();
+    let daemon = |flags: &[&str]| match verb(&[&["renew", "--state-dir", &folder], flags].concat())
+    {
+        Verb::Renew(args) => args.daemon,
+        other => panic!("{other:?}"),
+    };
+    let socket = |flags: &[&str]| {
+        let daemon = daemon(flags);
+        assert_eq!(daemon.state().expect("it is there").path(), machines.path("first"));
+        daemon.client().expect("it can be found").socket().to_owned()
+    };
+    assert_eq!(socket(&["--socket", "/run/of/its/own.sock"]), Path::new("/run/of/its/own.sock"));
+    for (text, expected) in [
+        ("site = \"fra\"\n[admin]\nsocket = \"/run/x.sock\"\n", PathBuf::from("/run/x.sock")),
+        ("site = \"fra\"\nstate-dir = \"/srv/x\"\n", machines.path("first/meshport.sock")),
+    ] {
+        fs::write(&config, text).expect("written");
+        assert_eq!(socket(&["--config", &config_text]), expected);
+    }
+}
