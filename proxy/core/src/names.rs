@@ -20,6 +20,13 @@ pub fn unknown<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> String
     unknown_of("node", target, names, "peers")
 }
 
+/// The error for a name that no node has, and another sentence.
+pub fn unknown_then<'a>(target: &str, names: impl Iterator<Item = &'a str>, next: &str) -> String {
+    let unknown = unknown(target, names);
+    let stop = if unknown.ends_with('?') { "" } else { "." };
+    format!("{unknown}{stop} {next}")
+}
+
 /// The error for a name that nothing of a kind has; `verb` is the command that lists them.
 pub fn unknown_of<'a>(
     kind: &str,
@@ -68,6 +75,8 @@ mod tests {
         let text = unknown("cp", NAMES.into_iter());
         assert_eq!(text, "no node is named cp; did you mean cp-1, cp-2, fra-cp-9?");
         assert!(unknown("zebra", NAMES.into_iter()).ends_with("`meshport peers` lists them"));
+        assert!(unknown_then("cp", NAMES.into_iter(), "Look.").ends_with("fra-cp-9? Look."));
+        assert!(unknown_then("zebra", NAMES.into_iter(), "Look.").ends_with(" them. Look."));
     }
 
     #[test]

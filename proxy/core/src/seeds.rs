@@ -18,16 +18,12 @@ pub struct Known {
 }
 
 /// At most [`MAX_SEEDS`], each node once: those of `first` in order, then `known` members from the
-/// sites with the fewest seeds so far; within a site, origins before relays before others. A site
-/// with an origin counts one less, so that its second origin ranks equal to the first node of
-/// another site.
-pub fn choose(first: &[Seed], known: &[Known]) -> Vec<Seed> {
+/// sites with the fewest seeds so far, then those of `last` in order. Within a site, origins come
+/// before relays before others. A site with an origin counts one less, so that its second origin
+/// ranks equal to the first node of another site.
+pub fn choose(first: &[Seed], known: &[Known], last: &[Seed]) -> Vec<Seed> {
     let mut chosen: Vec<Seed> = Vec::new();
-    for seed in first {
-        if chosen.len() < MAX_SEEDS && !is_in(&chosen, &seed.node) {
-            chosen.push(seed.clone());
-        }
-    }
+    add(&mut chosen, first);
     let mut named: BTreeMap<&SiteName, usize> = BTreeMap::new();
     let mut left: Vec<&Known> = Vec::new();
     for member in known {
@@ -49,7 +45,17 @@ pub fn choose(first: &[Seed], known: &[Known]) -> Vec<Seed> {
             chosen.push(member.seed.clone());
         }
     }
+    add(&mut chosen, last);
     chosen
+}
+
+/// Appends the nodes that are not chosen yet, up to [`MAX_SEEDS`].
+fn add(chosen: &mut Vec<Seed>, seeds: &[Seed]) {
+    for seed in seeds {
+        if chosen.len() < MAX_SEEDS && !is_in(chosen, &seed.node) {
+            chosen.push(seed.clone());
+        }
+    }
 }
 
 fn is_in(seeds: &[Seed], node: &NodeId) -> bool {
@@ -88,20 +94,28 @@ mod tests {
             member(7, "sin", "relay"),
         ];
         // This node is 1. Each site has one before any has a third.
-        assert_eq!(numbers(&choose(&[seed(1)], &known)), [1, 5, 3, 7, 4, 6, 2]);
+        assert_eq!(numbers(&choose(&[seed(1)], &known, &[])), [1, 5, 3, 7, 4, 6, 2]);
     }
 
     #[test]
     fn a_mesh_of_one_site_and_one_of_many_fill_the_line() {
         let one: Vec<Known> = (1..=20).map(|number| member(number, "fra", "node")).collect();
-        assert_eq!(choose(&[], &one).len(), MAX_SEEDS);
+        assert_eq!(choose(&[], &one, &[]).len(), MAX_SEEDS);
         let many: Vec<Known> =
             (1..=20).map(|number| member(number, &format!("s{number}"), "node")).collect();
-        assert_eq!(choose(&[seed(20)], &many).len(), MAX_SEEDS);
-        assert_eq!(choose(&[seed(20)], &many)[0], seed(20));
+        assert_eq!(choose(&[seed(20)], &many, &[]).len(), MAX_SEEDS);
+        assert_eq!(choose(&[seed(20)], &many, &[])[0], seed(20));
         // Seeds named by a person stay, once each, whatever is known.
         let named: Vec<Seed> = (30..40).chain(30..40).map(seed).collect();
-        assert_eq!(numbers(&choose(&named, &one)), (30..38).collect::<Vec<_>>());
-        assert!(choose(&[], &[]).is_empty());
+        assert_eq!(numbers(&choose(&named, &one, &[])), (30..38).collect::<Vec<_>>());
+        assert!(choose(&[], &[], &[]).is_empty());
+    }
+
+    #[test]
+    fn stored_seeds_fill_what_members_leave_free() {
+        let stored: Vec<Seed> = (40..48).map(seed).collect();
+        let known = [member(2, "nyc", "node"), member(41, "fra", "node")];
+        let chosen = numbers(&choose(&[seed(1)], &known, &stored));
+        assert_eq!(chosen, [1, 2, 41, 40, 42, 43, 44, 45]);
     }
 }

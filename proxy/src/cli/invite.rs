@@ -114,7 +114,7 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
     };
     let of_settings = settings.as_ref().map(|settings| settings.state_dir.clone());
     let state_dir = args.state_dir.clone().or(of_settings);
-    let state_dir = state_dir.unwrap_or_else(|| paths.state_dir().to_owned());
+    let state_dir = state_dir.unwrap_or_else(|| load::default_state_dir(&paths));
     let advertised = match args.endpoints.is_empty() {
         true => settings.map(|settings| settings.mesh.advertise).unwrap_or_default(),
         false => args.endpoints.clone(),
@@ -141,11 +141,7 @@ pub(crate) fn run(args: &InviteArgs) -> Result<(), Error> {
 fn print(args: &InviteArgs, reports: &[InviteReport]) -> Result<(), Error> {
     if let Some(folder) = &args.many.out {
         many::write(folder, reports)?;
-        output::advice(&format!(
-            "{} invites are in {}. Each lets one name join; treat them as passwords",
-            reports.len(),
-            folder.display()
-        ));
+        output::advice(&written(reports.len(), folder));
     }
     match (args.json, &args.many.out) {
         (true, _) => output::json(reports),
@@ -157,6 +153,16 @@ fn print(args: &InviteArgs, reports: &[InviteReport]) -> Result<(), Error> {
             };
             output::answer(&reports.iter().map(line).collect::<String>())
         }
+    }
+}
+
+fn written(count: usize, folder: &Path) -> String {
+    let folder = folder.display();
+    match count {
+        1 => format!("1 invite is in {folder}. It lets one name join; treat it as a password"),
+        _ => format!(
+            "{count} invites are in {folder}. Each lets one name join; treat them as passwords"
+        ),
     }
 }
 
@@ -276,8 +282,8 @@ fn authority(args: &InviteArgs, state: &StateDir) -> Result<(AuthorityKey, MeshS
     Ok((authority, secrets.current().clone()))
 }
 
-/// The seeds of the new node: this node, those named, this node's own seeds, then other members
-/// that the daemon knows.
+/// The seeds of the new node: this node, those named, other members that the daemon knows, then the
+/// seeds in the state folder, which may be long gone.
 fn seeds(
     args: &InviteArgs,
     state: &StateDir,
@@ -304,7 +310,7 @@ fn seeds(
     }
     let named = args.seeds.iter().map(|seed| whole(seed, known));
     let named = named.collect::<Result<Vec<Seed>, Error>>()?;
-    let first: Vec<Seed> = me.into_iter().chain(named).chain(state.seeds()?).collect();
+    let first: Vec<Seed> = me.into_iter().chain(named).collect();
     let member = |row: &SeedRow| Known {
         seed: row.seed.clone(),
         site: row.site.clone(),
@@ -312,7 +318,7 @@ fn seeds(
         is_relay: row.is_relay,
     };
     let known: Vec<Known> = known.iter().map(member).collect();
-    let chosen = seeds::choose(&first, &known);
+    let chosen = seeds::choose(&first, &known, &state.seeds()?);
     if chosen.is_empty() && !args.no_seed {
         let text = "the invite would have no seed, so a new node could contact no member. Give \
                     this node's address with --endpoint HOST:51820 (or `advertise` under [mesh] \
@@ -332,10 +338,12 @@ fn whole(seed: &NamedSeed, known: &[SeedRow]) -> Result<Seed, Error> {
     };
     let row = known.iter().find(|row| row.name == *name);
     row.map(|row| row.seed.clone()).ok_or_else(|| {
-        let unknown = names::unknown(name.as_ref(), known.iter().map(|row| row.name.as_ref()));
-        Error::Usage(format!(
-            "{unknown}. For a node that neither the daemon here nor its saved directory knows, \
-             give the seed as `meshport peers --seeds` prints it on a node: NODEID@HOST:PORT"
+        let names = known.iter().map(|row| row.name.as_ref());
+        Error::Usage(names::unknown_then(
+            name.as_ref(),
+            names,
+            "For a node that neither the daemon here nor its saved directory knows, give the seed \
+             as `meshport peers --seeds` prints it on a node: NODEID@HOST:PORT",
         ))
     })
 }
@@ -396,5 +404,12 @@ mod tests {
         assert!(operator.contains("meshport forward --invite FILE"), "{operator}");
         assert!(!operator.contains("meshport join"), "{operator}");
         assert!(node.contains("with the role node.") && node.contains("mesh secret"), "{node}");
+    }
+
+    #[test]
+    fn one_invite_and_several_are_counted() {
+        let of = |count| written(count, Path::new("out"));
+        assert!(of(1).starts_with("1 invite is in out. It lets"), "{}", of(1));
+        assert!(of(2).starts_with("2 invites are in out. Each lets"), "{}", of(2));
     }
 }

@@ -64,6 +64,14 @@ fn an_invite_names_members_that_the_daemon_knows() {
     assert_eq!(report.seeds[1..3], [9, 12].map(text));
     let unknown = message(invite_knowing(&machines, &["--seed", "node-99"], &known));
     assert!(unknown.contains("node-99") && unknown.contains("peers --seeds"), "{unknown}");
+    assert!(unknown.contains("? For a node"), "{unknown}");
+
+    // Members that the daemon knows come before seeds in the state folder.
+    let stored: Vec<Seed> = (21..=28).map(|it| row(it, "sin", &at(it)).seed).collect();
+    machines.state("first").store_seeds(&stored).expect("stored");
+    let report = invite_knowing(&machines, &[], &known[..5]).expect("a line");
+    assert_eq!(report.seeds[..5], [1, 2, 3, 4, 5].map(text));
+    assert_eq!(report.seeds[5..], [0, 1, 2].map(|at: usize| stored[at].to_string()));
 }
 
 #[test]
