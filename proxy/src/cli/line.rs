@@ -31,6 +31,16 @@ pub(super) fn read(word: &str) -> Result<Zeroizing<String>, Error> {
     File::open(word).and_then(text).map_err(Error::io(format!("read the line from {shown}")))
 }
 
+/// As [`read`], for an argument that may also be a name: without a file of that name that holds
+/// such a line, it is itself.
+pub(super) fn read_unless_name(word: &str) -> Result<Zeroizing<String>, Error> {
+    if word == "-" {
+        return standard_input();
+    }
+    let in_file = of_file(Path::new(word)).ok().filter(|text| text.trim_start().starts_with(TAG));
+    Ok(in_file.unwrap_or_else(|| Zeroizing::new(word.to_owned())))
+}
+
 /// The line in a file.
 pub(super) fn of_file(path: &Path) -> Result<Zeroizing<String>, Error> {
     let context = format!("read the line from {}", path.display());
@@ -59,6 +69,12 @@ mod tests {
         std::fs::write(&file, "meshport-invite-2.AAAA\n").expect("written");
         for word in ["meshport-invite-2.AAAA", &file.to_string_lossy()] {
             assert_eq!(read(word).expect("a line").trim(), "meshport-invite-2.AAAA");
+        }
+        let name = |word: &str| read_unless_name(word).expect("a line or a name").to_string();
+        assert_eq!(name(&file.to_string_lossy()), "meshport-invite-2.AAAA\n");
+        std::fs::write(&file, "a list of nodes").expect("written");
+        for word in [&*file.to_string_lossy(), "worker-7", &folder.path().to_string_lossy()] {
+            assert_eq!(name(word), word);
         }
         let error = read("nothing.txt").expect_err("no such file").to_string();
         assert!(error.contains("nothing.txt"), "{error}");

@@ -9,7 +9,6 @@ use clap::Args;
 use meshport_config::{AuthorityKey, Invite, NodeId, Revocation, Revoked, VerifyKey};
 use meshport_core::names;
 use serde::Serialize;
-use zeroize::Zeroizing;
 
 use super::lifetime::Lifetime;
 use super::query::DaemonArgs;
@@ -31,8 +30,9 @@ type Known = (String, NodeId);
 /// `meshport revoke`
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArgs {
-    /// The node (name, NodeId or short NodeId), an invite, invite:KEY with the key from a warning
-    /// in `status`, or authority:KEY with an endorsed authority key; - reads standard input
+    /// The node (name, NodeId or short NodeId), a file with an invite, invite:KEY with the key from
+    /// a warning in `status`, or authority:KEY with an endorsed authority key; - reads standard
+    /// input. An invite's line works too, but other users of this machine can see it
     #[arg(value_name = "NODE|INVITE", required_unless_present = "import")]
     pub(crate) target: Option<String>,
     /// Import what --print printed: the line, a file with the lines, or - for standard input
@@ -172,10 +172,7 @@ fn said(report: &RevokeReport) -> String {
 }
 
 fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Vec<Revocation>, Error> {
-    let given = match args.target.as_deref().unwrap_or_default() {
-        "-" => line::standard_input()?,
-        word => Zeroizing::new(word.to_owned()),
-    };
+    let given = line::read_unless_name(args.target.as_deref().unwrap_or_default())?;
     let target = given.trim();
     if target.is_empty() {
         let empty = "nothing to revoke: name a node, or give the line of an invite";
@@ -260,7 +257,7 @@ fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<Node
             let known = known.iter().map(|it| (it.credential.name.to_string(), it.credential.node));
             let known: Vec<Known> = known.collect();
             one_of(target, &known)?.ok_or_else(|| {
-                let unknown = unknown(target, &known);
+                let unknown = names::unknown(target, names_of(&known));
                 Error::Usage(format!("{silent}. In the saved directory {unknown}"))
             })
         }
@@ -268,10 +265,8 @@ fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<Node
     }
 }
 
-/// The error that no node matches, with suggested names.
-fn unknown(target: &str, known: &[Known]) -> String {
-    let named = known.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty());
-    names::unknown(target, named)
+fn names_of(known: &[Known]) -> impl Iterator<Item = &str> {
+    known.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty())
 }
 
 /// The node with this name or short id among these, if any.
@@ -298,9 +293,8 @@ fn revoked_before(target: &str, client: &AdminClient, known: &[Known]) -> Result
                 || row.name.as_ref().is_some_and(|name| name.as_ref() == target))
     };
     rows.iter().find(is_it).and_then(|row| row.node).ok_or_else(|| {
-        let unknown = unknown(target, known);
-        let stop = if unknown.ends_with('?') { "" } else { "." };
-        Error::Usage(format!("{unknown}{stop} `meshport credentials` lists revoked nodes too"))
+        let next = "`meshport credentials` lists revoked nodes too";
+        Error::Usage(names::unknown_then(target, names_of(known), next))
     })
 }
 
@@ -321,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_means_one_node_and_an_unknown_one_names_those_near_it() {
+    fn a_name_means_one_node() {
         let nodes = [4, 5, 6].map(|number| NodeId::from_bytes([number; 32]));
         let known = ["cp-1", "", "cp-2"].map(str::to_owned);
         let known: Vec<Known> = known.into_iter().zip(nodes).collect();
@@ -329,7 +323,7 @@ mod tests {
         assert_eq!(one_of(&nodes[1].short(), &known).expect("one"), Some(nodes[1]));
         assert_eq!(one_of("", &known[..1]).expect("none"), None);
         assert_eq!(one_of("cp-3", &known).expect("none"), None);
-        assert_eq!(unknown("cp-3", &known), "no node is named cp-3; did you mean cp-1, cp-2?");
+        assert_eq!(names_of(&known).collect::<Vec<_>>(), ["cp-1", "cp-2"]);
         let twice = [known[0].clone(), ("cp-1".to_owned(), nodes[1])];
         assert!(one_of("cp-1", &twice).is_err());
     }
@@ -347,6 +341,37 @@ mod tests {
         let said = elsewhere(error, &args).to_string();
         assert!(said.contains("wrong.sock") && said.contains("--socket"), "{said}");
         assert!(said.contains("--import"), "{said}");
+    }
+
+    #[test]
+    fn a_file_with_an_invite_means_that_invite() {
+        use meshport_config::{Grant, Invite, InviteParams, MeshSecret, UnixSeconds};
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let signer = AuthorityKey::from_bytes([4; 32]);
+        let grant = Grant {
+            roles: "node".parse().expect("roles"),
+            site: None,
+            name: None,
+            not_before: UnixSeconds(1),
+            join_until: UnixSeconds(2),
+            credential_ttl_s: 1,
+        };
+        let mesh_secret = MeshSecret::generate(&mut rand_core::OsRng);
+        let params = InviteParams { grant, mesh_secret, seeds: Vec::new() };
+        let invite = Invite::create(&signer, params, &mut rand_core::OsRng).expect("an invite");
+        std::fs::write(path("invite"), &*invite.to_text().expect("a line")).expect("written");
+        let state = meshport_state::StateDir::create(folder.path().join("state")).expect("made");
+        let keep = meshport_state::Existing::Keep;
+        state.store_authority_key(&signer, keep).expect("stored");
+        let line =
+            ["meshport", "revoke", &path("invite"), "--print", "--state-dir", &path("state")];
+        let Ok(cli) = <crate::cli::Cli as clap::Parser>::try_parse_from(line) else { panic!() };
+        let crate::cli::Verb::Revoke(args) = cli.verb else { panic!("it is revoke") };
+        let client = args.daemon.client().expect("it is named");
+        let signed = sign(&args, &client).expect("it is an invite");
+        assert_eq!(signed[0].revoked, invite.revoked());
     }
 
     #[test]

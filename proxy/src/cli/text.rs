@@ -302,7 +302,7 @@ pub(super) const REVOKE: &str = "\
 EXAMPLES:
   On the machine with the authority's key and a daemon:
     meshport revoke worker-7
-    meshport revoke - < leaked-invite.txt
+    meshport revoke leaked-invite.txt
     meshport revoke invite:9sRt...4k= --with-nodes
     meshport revoke cp-1 --issuer --since 7d
 

@@ -31,7 +31,8 @@ const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new in
 /// Where the leaf's identity comes from.
 #[derive(Debug, Args)]
 pub(crate) struct IdentityArgs {
-    /// An invite with the role operator: the line, a file with it, or - for standard input
+    /// File with an invite for the role operator, or - for standard input. The line itself works
+    /// too, but other users of this machine can see it
     #[arg(long, value_name = "INVITE")]
     pub(crate) invite: Option<String>,
     /// Folder of the saved credential [default: forward in the state folder of this user]
