@@ -195,7 +195,7 @@ pub(crate) fn join(
 /// The state folder, created if missing; warns of what others may see and do there.
 pub(super) fn create_state(path: &Path) -> Result<StateDir, Error> {
     let state = StateDir::create(path)?;
-    if let Some(doubt) = state.doubt_of_folder() {
+    for doubt in state.doubts_of_folder() {
         output::advice(&format!("warning: {}", clean(&doubt)));
     }
     Ok(state)

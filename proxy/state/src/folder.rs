@@ -141,6 +141,11 @@ impl Folder {
         (mode & NOT_THE_OWNER != 0).then_some(mode)
     }
 
+    /// The user that the folder belongs to.
+    pub(super) fn owner(&self) -> Option<u32> {
+        self.handle.metadata().ok().map(|it| it.uid())
+    }
+
     /// The content of a file of at most `max_bytes`; `None` if it does not exist.
     pub(super) fn read(
         &self,

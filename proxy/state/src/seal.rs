@@ -68,10 +68,21 @@ impl StateDir {
         all.into_iter().flatten().collect()
     }
 
-    /// The doubt about the folder itself, for a verb that begins to use it: that others may look
-    /// into it, unless it is not meshport's alone.
-    pub fn doubt_of_folder(&self) -> Option<String> {
-        self.doubt_of_others().or_else(|| self.doubt_of_mode())
+    /// The doubts about the folder itself, for a verb that begins to use it.
+    pub fn doubts_of_folder(&self) -> Vec<String> {
+        let contents = self.doubt_of_others().or_else(|| self.doubt_of_mode());
+        let owner = self.doubt_of_owner(rustix::process::geteuid().as_raw());
+        contents.into_iter().chain(owner).collect()
+    }
+
+    /// Whether the folder belongs to another user than the one who writes to it.
+    pub(super) fn doubt_of_owner(&self, writer: u32) -> Option<String> {
+        let owner = self.folder.owner().filter(|owner| *owner != writer)?;
+        Some(format!(
+            "{}: belongs to user {owner}, who can replace the files that user {writer} writes \
+             there; run this as user {owner}, or name another folder with --state-dir",
+            self.path().display()
+        ))
     }
 
     /// Files of somebody else stay where they are, and keep the folder as open as it is.
@@ -84,10 +95,13 @@ impl StateDir {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let named = names.get(..MAX_NAMED.min(names.len()))?.join(", ");
         (!named.is_empty()).then(|| {
-            let path = self.path().display();
+            let open = self.folder.open_to_others().map_or_else(String::new, |mode| {
+                format!(", so it stays accessible to other users (mode {mode:04o})")
+            });
             format!(
-                "{path}: also holds files that are not meshport's ({named}{more}); give it a \
-                 folder of its own with --state-dir"
+                "{}: also holds files that are not meshport's ({named}{more}){open}; name a folder \
+                 of its own with --state-dir",
+                self.path().display()
             )
         })
     }

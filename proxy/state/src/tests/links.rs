@@ -153,7 +153,7 @@ fn a_folder_that_was_open_to_others_is_closed_unless_it_holds_other_things() {
     let state = StateDir::create(&path).expect("it is there");
     assert_eq!(mode(&path), 0o700);
     assert_eq!(state.doubts(), [] as [String; 0]);
-    assert_eq!(state.doubt_of_folder(), None);
+    assert_eq!(state.doubts_of_folder(), [] as [String; 0]);
 
     set_mode(&path, 0o755);
     fs::write(path.join("somebody"), "else's").expect("written");
@@ -161,11 +161,24 @@ fn a_folder_that_was_open_to_others_is_closed_unless_it_holds_other_things() {
     assert_eq!(mode(&path), 0o755, "it is not meshport's alone");
     let [doubt] = &state.doubts()[..] else { panic!("{:?}", state.doubts()) };
     assert!(doubt.contains(&format!("run `chmod 700 {}`", path.display())), "{doubt}");
-    let others = state.doubt_of_folder().expect("another one");
-    assert!(others.contains("files that are not meshport's (somebody)"), "{others}");
+    let told = || state.doubts_of_folder().join("\n");
+    let others = "files that are not meshport's (somebody), so it stays accessible to other users \
+                  (mode 0755)";
+    assert!(told().contains(others), "{}", told());
     for name in ["a", "b", "c"] {
         fs::write(path.join(name), "").expect("written");
     }
-    let told = state.doubt_of_folder().expect("another one");
-    assert!(told.contains("(a, b, c and 1 more)"), "{told}");
+    assert!(told().contains("(a, b, c and 1 more), so"), "{}", told());
+    set_mode(&path, 0o700);
+    assert!(told().contains("(a, b, c and 1 more); name"), "{}", told());
+}
+
+#[test]
+fn a_folder_of_another_user_is_doubtful() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let state = StateDir::create(parent.path().join("state")).expect("made");
+    let owner = fs::metadata(state.path()).expect("it is there").uid();
+    assert_eq!(state.doubt_of_owner(owner), None);
+    let told = state.doubt_of_owner(owner + 1).expect("it is another one's");
+    assert!(told.contains(&format!("belongs to user {owner}, ")), "{told}");
 }
