@@ -249,6 +249,14 @@ impl Settings {
         write::to_toml(self)
     }
 
+    /// These settings without secrets.
+    #[must_use]
+    pub fn redacted(&self) -> Self {
+        let mut shown = self.clone();
+        shown.events.url = self.events.url.as_ref().map(HttpUrl::redacted);
+        shown
+    }
+
     /// The differences from these settings to `new`, by key; empty exactly if both are equal.
     pub fn differences(&self, new: &Self) -> Vec<Difference> {
         write::differences(self, new)

@@ -31,6 +31,12 @@ impl HttpUrl {
     pub fn path(&self) -> &str {
         &self.path
     }
+
+    /// For messages: without the path, in which many receivers expect a token.
+    #[must_use]
+    pub fn redacted(&self) -> Self {
+        Self { path: "/REDACTED".into(), ..self.clone() }
+    }
 }
 
 impl FromStr for HttpUrl {

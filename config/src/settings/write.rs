@@ -144,18 +144,20 @@ pub(super) fn to_toml(settings: &Settings) -> String {
 pub struct Difference {
     /// The key with its tables: `mesh.mtu`; for a service that only one of them has, its table.
     pub key: String,
-    /// The old value, as in the file; `None` if there was none.
+    /// The old value, as in the file except for secrets; `None` if there was none.
     pub old: Option<String>,
     /// The new value.
     pub new: Option<String>,
 }
 
 pub(super) fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
+    let redacted = [old.redacted(), new.redacted()];
+    let shown = (flat(&redacted[0], new), flat(&redacted[1], old));
     let (old, new) = (flat(old, new), flat(new, old));
     let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let difference = |key: &String| {
-        let (old, new) = (old.get(key).cloned(), new.get(key).cloned());
-        (old != new).then(|| Difference { key: key.clone(), old, new })
+        let (was, is) = (shown.0.get(key).cloned(), shown.1.get(key).cloned());
+        (old.get(key) != new.get(key)).then(|| Difference { key: key.clone(), old: was, new: is })
     };
     keys.into_iter().filter_map(difference).collect()
 }
@@ -366,5 +368,15 @@ mod tests {
             "service.registry: - > { listen = [\"127.0.0.1:5000\"] }",
         ];
         assert_eq!(shown(old, new), expected);
+    }
+
+    #[test]
+    fn the_token_of_a_receiver_is_not_shown() {
+        let with = |token: &str| {
+            format!("site = \"fra\"\n[events]\nurl = \"https://a.example/x?token={token}\"\n")
+        };
+        let expected = "events.url: \"https://a.example:443/REDACTED\" > \
+                        \"https://a.example:443/REDACTED\"";
+        assert_eq!(shown(&with("one"), &with("two")), [expected]);
     }
 }

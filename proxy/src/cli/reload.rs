@@ -19,7 +19,7 @@ const CONTINUE: &str = "open sessions continue, except through a virtual address
 
 /// A line per setting, with its old and new value, and how to apply the rest.
 fn said(report: &ReloadReport) -> String {
-    let ReloadReport { applied, needs_restart } = report;
+    let ReloadReport { applied, needs_restart, overridden } = report;
     let mut text = String::new();
     let mut put = |title: &str, changes: &[SettingChange]| {
         if !changes.is_empty() {
@@ -30,6 +30,7 @@ fn said(report: &ReloadReport) -> String {
         }
     };
     put("applied now:", applied);
+    put("without effect, set by MESHPORT_LOG:", overridden);
     put("waits for a restart of the daemon:", needs_restart);
     if !needs_restart.is_empty() {
         let ends = needs_restart.iter().any(|change| change.key == SHARDS);
@@ -57,6 +58,7 @@ mod tests {
         let mut report = ReloadReport {
             applied: vec![change("log.level", Some("\"info\""), Some("\"debug\""))],
             needs_restart: vec![change("name", None, Some("\"cp-1\""))],
+            overridden: Vec::new(),
         };
         let text = "applied now:\n  log.level: \"info\" -> \"debug\"\n\
                     waits for a restart of the daemon:\n  name: not set -> \"cp-1\"\n\
@@ -65,6 +67,9 @@ mod tests {
         assert_eq!(said(&report), text);
         report.needs_restart.push(change("mesh.shards", Some("1"), Some("2")));
         assert!(said(&report).ends_with(": open sessions end (mesh.shards)\n"));
+        let idle = ReloadReport { overridden: report.applied, ..ReloadReport::default() };
+        let text = "without effect, set by MESHPORT_LOG:\n  log.level: \"info\" -> \"debug\"\n";
+        assert_eq!(said(&idle), text);
         assert_eq!(said(&ReloadReport::default()), "no setting has changed\n");
     }
 }

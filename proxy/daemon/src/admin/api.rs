@@ -521,6 +521,10 @@ pub struct ReloadReport {
     pub applied: Vec<SettingChange>,
     /// Settings changed in the file that need a restart.
     pub needs_restart: Vec<SettingChange>,
+    /// Settings changed in the file without effect, also after a restart, since the variable
+    /// MESHPORT_LOG sets them.
+    #[serde(default)]
+    pub overridden: Vec<SettingChange>,
 }
 
 /// A successor of the daemon that is ready to take its place (`meshport upgrade`).

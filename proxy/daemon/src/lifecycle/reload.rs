@@ -26,7 +26,7 @@ pub struct Source {
     pub config: PathBuf,
     /// Rereads the effective configuration.
     pub reread: Box<dyn Fn() -> Result<Settings, Error> + Send>,
-    /// Changes the log level; `None` if the level is not set by the file.
+    /// Changes the log level; `None` if a variable sets it.
     pub set_level: Option<Box<dyn Fn(LogLevel) + Send>>,
 }
 
@@ -113,5 +113,9 @@ fn say(report: &ReloadReport) {
     for SettingChange { key, old, new } in &report.needs_restart {
         let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
         warn!(key, old, new, "setting changed in the file; it takes effect after a restart");
+    }
+    for SettingChange { key, old, new } in &report.overridden {
+        let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
+        warn!(key, old, new, "setting changed in the file without effect: MESHPORT_LOG sets it");
     }
 }

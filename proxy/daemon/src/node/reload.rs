@@ -19,8 +19,11 @@ use crate::tcp::Host;
 use meshport_core::drift::DriftConfig;
 use meshport_core::route::Policy;
 
-/// Applies the settings of `new` that can change in a running node, all or none; the log level only
-/// if `sets_level`, by the caller. Returns the settings then in force.
+/// The setting that a variable may override.
+const LOG_LEVEL: &str = "log.level";
+
+/// Applies the settings of `new` that can change in a running node, all or none; the caller applies
+/// the log level if `sets_level`, else a variable overrides it. Returns the settings then in force.
 ///
 /// # Errors
 /// A configured file is unusable, or an address cannot be bound.
@@ -30,14 +33,8 @@ pub(crate) async fn apply(
     sets_level: bool,
     controls: &Controls,
 ) -> Result<(Settings, ReloadReport), Error> {
-    let mut next = in_force(old, new);
-    if !sets_level {
-        next.log.level = old.log.level;
-    }
-    let changes = |old: &Settings, new: &Settings| -> Vec<SettingChange> {
-        old.differences(new).into_iter().map(Into::into).collect()
-    };
-    let report = ReloadReport { applied: changes(old, &next), needs_restart: changes(&next, new) };
+    let next = in_force(old, new);
+    let report = report(old, &next, new, sets_level);
     // All steps that can fail come first, so that a reload applies entirely or not at all.
     let mut commands = vec![Command::NeedsRestart(report.needs_restart.clone())];
     let mut added = next.clone();
@@ -73,6 +70,16 @@ pub(crate) async fn apply(
         changed
     });
     Ok((next, report))
+}
+
+/// What becomes of each change from `old` to `new`, if `next` is in force.
+fn report(old: &Settings, next: &Settings, new: &Settings, sets_level: bool) -> ReloadReport {
+    let changes = |old: &Settings, new: &Settings| -> Vec<SettingChange> {
+        old.differences(new).into_iter().map(Into::into).collect()
+    };
+    let takes_effect = |it: &SettingChange| sets_level || it.key != LOG_LEVEL;
+    let (applied, overridden) = changes(old, next).into_iter().partition(takes_effect);
+    ReloadReport { applied, needs_restart: changes(next, new), overridden }
 }
 
 /// The settings of a daemon that runs with `old`, after the changes in `new` that need no restart.
@@ -177,6 +184,26 @@ mod tests {
         assert_eq!(keys(&in_force(&next, &next), &next), Vec::<String>::new());
         // A service removed from the file stays until the daemon ends.
         assert_eq!(keys(&in_force(&next, &old), &old), ["service.other"]);
+    }
+
+    #[test]
+    fn a_level_that_a_variable_sets_waits_for_nothing() {
+        let old = settings("site = \"fra\"\n");
+        let new = settings("site = \"fra\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n");
+        let next = in_force(&old, &new);
+        let keys = |changes: &[SettingChange]| -> Vec<String> {
+            changes.iter().map(|it| it.key.clone()).collect()
+        };
+        for sets_level in [true, false] {
+            let report = report(&old, &next, &new, sets_level);
+            let (effective, idle) = if sets_level {
+                (&report.applied, &report.overridden)
+            } else {
+                (&report.overridden, &report.applied)
+            };
+            assert_eq!((keys(effective), keys(idle)), (vec!["log.level".into()], Vec::new()));
+            assert_eq!(keys(&report.needs_restart), ["log.format"]);
+        }
     }
 
     #[test]

@@ -221,12 +221,12 @@ fn of_doctor(examined: Result<doctor::report::DoctorReport, Error>) -> [Part; 2]
     [Part { name: "doctor.json", content: json }, Part { name: "doctor.txt", content: text }]
 }
 
-/// The effective settings with every default. Not the file: its comments are private.
+/// The effective settings with every default, without secrets. Not the file: its comments are private.
 fn of_settings(
     loaded: Result<Settings, Error>,
     checked: Result<check::CheckReport, Error>,
 ) -> [Part; 2] {
-    let settings = loaded.map(|it| it.to_toml().into_bytes()).map_err(Into::into);
+    let settings = loaded.map(|it| it.redacted().to_toml().into_bytes()).map_err(Into::into);
     let checked = checked.map_err(Into::into).and_then(|it| to_json(&it));
     [
         Part { name: "configuration.toml", content: settings },
