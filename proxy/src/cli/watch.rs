@@ -10,7 +10,7 @@ use std::time::Duration;
 use meshport_config::Period;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::render::{Tone, status};
+use super::render::{Tone, WARNINGS, status};
 use super::{clock, output};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::Status;
@@ -72,23 +72,31 @@ fn show(outcome: &Result<Status, Error>, every: Duration, pages: u64) -> Result<
     }
 }
 
-/// Draws a page over the previous one and clears the rest of that.
+/// The lines that fit, and the number of the others.
+fn cut(lines: &[&str], room: usize) -> Vec<String> {
+    let shown = if lines.len() > room { room.saturating_sub(1) } else { lines.len() };
+    let more = lines.len() - shown;
+    let counted = (more > 0 && room > 0).then(|| format!("... {more} more lines"));
+    lines[..shown].iter().map(|line| (*line).to_owned()).chain(counted).collect()
+}
+
+/// Draws a page over the previous one and clears the rest of that. Without room for all, the
+/// warnings at its end get at least half.
 fn frame(page: &str, height: usize, is_first: bool) -> String {
     // Home, clear to the end of the line, clear below, clear all (ECMA-48).
     let (home, rest_of_line, below, all) = ("\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J");
     let lines: Vec<&str> = page.lines().collect();
     // The cursor is on the line below the page.
     let room = height.saturating_sub(1).max(1);
+    let warnings = lines.iter().rposition(|line| *line == WARNINGS).unwrap_or(lines.len());
+    let (body, warnings) = lines.split_at(warnings);
+    let for_warnings = warnings.len().min(room.saturating_sub(body.len()).max(room / 2));
+    let shown = [cut(body, room - for_warnings), cut(warnings, for_warnings)].concat();
     let mut text = if is_first { format!("{all}{home}") } else { home.to_owned() };
-    let shown = if lines.len() > room { room - 1 } else { lines.len() };
-    for line in &lines[..shown] {
-        text.push_str(line);
+    for line in shown {
+        text.push_str(&line);
         text.push_str(rest_of_line);
         text.push('\n');
-    }
-    if shown < lines.len() {
-        let more = lines.len() - shown;
-        text.push_str(&format!("... {more} more lines{rest_of_line}\n"));
     }
     text + below
 }
@@ -101,6 +109,20 @@ mod tests {
     fn a_page_is_drawn_over_the_one_before() {
         assert_eq!(frame("a\nb\n", 24, true), "\x1b[2J\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
         assert_eq!(frame("a\n", 24, false), "\x1b[Ha\x1b[K\n\x1b[J");
+    }
+
+    #[test]
+    fn warnings_keep_half_of_a_page_that_is_cut() {
+        let shown = |height: usize| {
+            let page = format!("1\n2\n3\n4\n5\n\n{WARNINGS}\n  - a\n  - b\n  - c\n");
+            frame(&page, height, false).replace("\x1b[K", "").replace("\x1b[H", "")
+        };
+        let all = "1\n2\n3\n4\n5\n\nWarnings\n  - a\n  - b\n  - c\n\x1b[J";
+        assert_eq!(shown(11), all);
+        let half = "1\n2\n3\n... 3 more lines\nWarnings\n  - a\n  - b\n  - c\n\x1b[J";
+        assert_eq!(shown(9), half);
+        let less = "1\n... 5 more lines\nWarnings\n... 3 more lines\n\x1b[J";
+        assert_eq!(shown(5), less);
     }
 
     #[test]

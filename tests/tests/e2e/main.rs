@@ -28,6 +28,7 @@ mod nat;
 mod offers;
 mod pace;
 mod partition;
+mod queries;
 mod relay;
 mod renew;
 mod revoke;

@@ -20,7 +20,7 @@ pub(crate) use self::peers::peers;
 pub(crate) use self::ping::{PingSummary, ping_header, ping_line, ping_summary};
 pub(crate) use self::routes::routes;
 pub(crate) use self::stats::{stats, stats_csv};
-pub(crate) use self::status::status;
+pub(crate) use self::status::{WARNINGS, status};
 pub(crate) use self::style::{Style, Tone};
 pub(crate) use self::table::{toned, wrapped};
 pub(crate) use self::way::way;

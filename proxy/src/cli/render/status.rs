@@ -25,6 +25,9 @@ const ORIGINS: [Column; 9] = [
 ];
 const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("STATE", 0), left("FOR", 0)];
 
+/// The title of the warnings, which come last.
+pub(crate) const WARNINGS: &str = "Warnings";
+
 /// The whole page.
 pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> String {
     let style = style.into();
@@ -50,7 +53,7 @@ pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> Stri
         text.push_str(&absent(&status.absent, style));
     }
     if !status.warnings.is_empty() {
-        text.push_str("\nWarnings\n");
+        text.push_str(&format!("\n{WARNINGS}\n"));
         for warning in &status.warnings {
             text.push_str(&item(warning, Tone::Warn, 2, style));
         }

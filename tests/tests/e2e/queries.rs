@@ -1,0 +1,60 @@
+//! Verbs that only ask the daemon.
+
+use std::process::Command;
+use std::time::Duration;
+
+use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::wait;
+use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
+
+const SETTLE: Duration = Duration::from_secs(40);
+
+fn one_node() -> World {
+    let mut world = World::new();
+    let address = world.apiserver("cp");
+    world.node(&NodePlan::new("cp", "fra").origin(address));
+    world.chooses("cp", "cp", SETTLE);
+    world
+}
+
+#[test]
+fn the_version_of_the_daemon_is_told_and_its_status_watched() {
+    let mut world = one_node();
+    let state = world.at("cp").state().to_string_lossy().into_owned();
+    let binary = meshport().to_string_lossy().into_owned();
+    let said = run_ok(&binary, &["version", "--state-dir", &state]);
+    assert!(said.starts_with("meshport ") && said.contains(" (cp in fra), up "), "{said}");
+    let json = run_ok(&binary, &["version", "--json", "--state-dir", &state]);
+    let json: Value = serde_json::from_str(&json).expect("an answer");
+    assert_eq!(
+        (&json["daemon"]["name"], &json["daemon"]["version"]),
+        (&"cp".into(), &json["version"])
+    );
+
+    let watch = |format: &[&str], log: &str| {
+        let mut command = Command::new(&binary);
+        command.args(["status", "--watch=100ms", "--state-dir", &state]).args(format);
+        Process::start("the watch", &mut command, &world.path(log))
+    };
+    let (mut pages, mut lines) = (watch(&[], "pages"), watch(&["--json"], "lines"));
+    wait::until("three pages", SETTLE, || {
+        (pages.output().matches(", every 100ms\n\ncp in site fra").count() >= 3).then_some(())
+    });
+    wait::until("three lines", SETTLE, || (lines.output().lines().count() > 3).then_some(()));
+    for process in [&mut pages, &mut lines] {
+        process.signal("INT");
+        assert!(process.ended(SETTLE).success(), "{}", process.output());
+    }
+    let output = lines.output();
+    let first: Value = serde_json::from_str(output.lines().next().expect("a line")).expect("whole");
+    assert_eq!(first["me"]["name"], "cp");
+
+    // A watch outlives the daemon, and says that it is away.
+    let pages = watch(&[], "on");
+    wait::until("a page", SETTLE, || pages.output().contains("cp in site fra").then_some(()));
+    world.kill("cp");
+    wait::until("it says so", SETTLE, || {
+        pages.output().contains("no daemon answers").then_some(())
+    });
+}
