@@ -25,9 +25,7 @@ pub(crate) struct CredentialsArgs {
 pub(crate) fn run(args: &CredentialsArgs) -> Result<(), Error> {
     let rows = args.query.daemon.ask(&CredentialsRequest)?;
     let now = clock::wall().0;
-    output::either(args.query.json, &rows, |rows| {
-        render::credentials(rows, now, output::style().width)
-    })?;
+    output::either(args.query.json, &rows, |rows| render::credentials(rows, now, output::style()))?;
     match ending(&rows, args, now) {
         0 => Ok(()),
         1 => Err(Error::Negative(format!(

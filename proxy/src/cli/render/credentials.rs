@@ -1,8 +1,9 @@
 //! `meshport credentials`: one row per credential, and the revocations.
 
-use super::table::{Column, Table, left, right};
+use super::style::{Style, Tone};
+use super::table::{Cell, Column, Table, left, right};
 use meshport_core::units::age;
-use meshport_daemon::admin::credentials::CredentialRow;
+use meshport_daemon::admin::credentials::{CredentialRow, Validity};
 
 const CREDENTIALS: [Column; 9] = [
     left("", 0),
@@ -13,12 +14,34 @@ const CREDENTIALS: [Column; 9] = [
     right("EXPIRES IN", 0),
     left("STATUS", 0),
     right("SECRET", 5),
-    left("KEY", 1),
+    left(KEY, 1),
 ];
+const KEY: &str = "KEY";
+
+fn status(row: &CredentialRow) -> Cell {
+    match row.revoked_at {
+        Some(at) if row.successor.is_some() => format!("replaced {at}").into(),
+        Some(at) => Cell::new(format!("{} {at}", row.validity.word()), tone(row.validity)),
+        None => Cell::new(row.validity.word(), tone(row.validity)),
+    }
+}
+
+fn tone(validity: Validity) -> Tone {
+    match validity {
+        Validity::Valid => Tone::Plain,
+        Validity::EndsSoon => Tone::Warn,
+        Validity::Ended | Validity::Revoked => Tone::Bad,
+    }
+}
 
 /// The table; the daemon's own credential is marked.
-pub(crate) fn credentials(rows: &[CredentialRow], now: u64, width: Option<usize>) -> String {
-    let mut table = Table::new(&CREDENTIALS);
+pub(crate) fn credentials(rows: &[CredentialRow], now: u64, style: impl Into<Style>) -> String {
+    let mut columns = CREDENTIALS;
+    if rows.iter().any(|row| row.name.is_none()) {
+        // Only the key tells which one it is.
+        columns.iter_mut().filter(|it| it.title == KEY).for_each(|it| it.spare = 0);
+    }
+    let mut table = Table::new(&columns);
     let text = |it: Option<String>| it.unwrap_or_else(|| "-".into());
     for row in rows {
         let key = match (&row.node, &row.invite) {
@@ -26,22 +49,18 @@ pub(crate) fn credentials(rows: &[CredentialRow], now: u64, width: Option<usize>
             (None, invite) => text(invite.as_ref().map(|key| format!("invite {key}"))),
         };
         table.row([
-            if row.own { "*".into() } else { String::new() },
-            text(row.name.as_ref().map(ToString::to_string)),
-            text(row.site.as_ref().map(ToString::to_string)),
-            text(row.roles.as_ref().map(ToString::to_string)),
-            text(row.issued_at.map(|at| age(now.saturating_sub(at.0)))),
-            text(row.expires_at.map(|at| age(at.0.saturating_sub(now)))),
-            match row.revoked_at {
-                Some(at) if row.successor.is_some() => format!("replaced {at}"),
-                Some(at) => format!("{} {at}", row.validity.word()),
-                None => row.validity.word().to_owned(),
-            },
-            text(row.secret_number.map(|number| number.to_string())),
-            key,
+            if row.own { "*" } else { "" }.into(),
+            text(row.name.as_ref().map(ToString::to_string)).into(),
+            text(row.site.as_ref().map(ToString::to_string)).into(),
+            text(row.roles.as_ref().map(ToString::to_string)).into(),
+            text(row.issued_at.map(|at| age(now.saturating_sub(at.0)))).into(),
+            text(row.expires_at.map(|at| age(at.0.saturating_sub(now)))).into(),
+            status(row),
+            text(row.secret_number.map(|number| number.to_string())).into(),
+            key.into(),
         ]);
     }
-    table.render(0, width)
+    table.render(0, style)
 }
 
 #[cfg(test)]
@@ -85,6 +104,19 @@ mod tests {
             ..row(3, 9, false)
         };
         let replaced = CredentialRow { successor: row(1, 1, true).node, ..revoked.clone() };
+        let narrow = |rows: &[CredentialRow]| {
+            let text = credentials(rows, now, Some(40));
+            text.lines().next().expect("a header").ends_with("KEY")
+        };
+        let named = [row(1, 200, true), row(2, 12, false)];
+        assert!(!narrow(&named), "each has a name");
+        assert!(narrow(&[named[0].clone(), revoked.clone()]));
+        let ended = CredentialRow { validity: Validity::Ended, ..row(4, 0, false) };
+        let style = Style { width: None, colour: true };
+        let text = credentials(&[&named[..], &[revoked.clone(), ended]].concat(), now, style);
+        for painted in ["\x1b[33mexpires soon", "\x1b[31mrevoked", "\x1b[31mexpired\x1b"] {
+            assert!(text.contains(painted), "{painted:?}: {text:?}");
+        }
         let rows = [row(1, 200, true), row(2, 12, false), revoked, replaced];
         let text = credentials(&rows, now, None);
         let lines: Vec<&str> = text.lines().collect();
