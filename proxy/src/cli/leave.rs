@@ -86,14 +86,14 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
 }
 
 fn unheard(error: Error) -> Error {
-    match error {
-        Error::NoDaemon { .. } => Error::Usage(format!(
-            "{error}; only a running daemon can announce the departure. Start it, or erase this \
-             machine with `meshport reset` and revoke the node where the authority's key is: \
-             meshport revoke NODE"
-        )),
-        error => error,
+    if matches!(error, Error::NoDaemon { .. }) {
+        output::advice(
+            "Only a running daemon can announce the departure. Start it, or erase this machine \
+             with `meshport reset` and revoke the node where the authority's key is: meshport \
+             revoke NODE",
+        );
     }
+    error
 }
 
 /// The departure, signed by the node's own key, if another member is up to learn it.

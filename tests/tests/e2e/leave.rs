@@ -109,15 +109,15 @@ fn without_a_daemon_nobody_leaves_and_with_one_nothing_is_erased() {
     let mut world = world();
     let state = world.at("guest").state().to_string_lossy().into_owned();
     let binary = meshport().to_string_lossy().into_owned();
-    let refused = |verb: &[&str]| {
+    let refused = |verb: &[&str], code: i32| {
         let output = run(&binary, &words(verb, &state));
-        assert!(!output.status.success());
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let text = refused(&["reset", "--yes"]);
+    let text = refused(&["reset", "--yes"], 4);
     assert!(text.contains("Stop it first"), "{text}");
     world.kill("guest");
-    let text = refused(&["leave", "--yes"]);
+    let text = refused(&["leave", "--yes"], 6);
     assert!(text.contains("meshport reset"), "{text}");
     assert!(world.at("guest").state().join("node.key").exists());
 }
