@@ -34,12 +34,15 @@ pub fn unknown_of<'a>(
     names: impl Iterator<Item = &'a str>,
     verb: &str,
 ) -> String {
-    let meant = similar(target, names);
-    let hint = match meant.as_slice() {
-        [] => format!("`meshport {verb}` lists them"),
-        names => format!("did you mean {}?", names.join(", ")),
-    };
+    let hint = suggestion(target, names);
+    let hint = hint.unwrap_or_else(|| format!("`meshport {verb}` lists them"));
     format!("no {kind} is named {target}; {hint}")
+}
+
+/// The question for similar names, if there are any.
+pub fn suggestion<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let meant = similar(target, names);
+    (!meant.is_empty()).then(|| format!("did you mean {}?", meant.join(", ")))
 }
 
 /// The names that are most like `target`, best first.

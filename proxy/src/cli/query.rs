@@ -249,7 +249,7 @@ fn select(
     }
     all.retain(|it| !it.candidates.is_empty());
     if all.is_empty() {
-        return Err(Error::Negative(names::unknown_of(
+        return Err(Error::Usage(names::unknown_of(
             "origin",
             origin,
             known.iter().map(String::as_str),
@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(names.collect::<Vec<_>>(), ["cp-2"], "{word}");
         }
         let error = select(vec![explanation()], None, Some("cp-9")).expect_err("unknown");
-        assert_eq!(error.exit_code(), 1);
+        assert_eq!(error.exit_code(), 2);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use meshport_demo::wan::Cut;
 use meshport_discovery::Count;
 use meshport_tests::kubelet::{self, ask, connect, of, whoami};
-use meshport_tests::process::{meshport, raise_descriptors, run_ok};
+use meshport_tests::process::{meshport, raise_descriptors, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -86,6 +86,16 @@ fn peers_show_the_paths(world: &World) {
     assert_eq!(ways("worker-b"), BTreeMap::new(), "it has no socket");
 }
 
+/// With the nodes whose names are similar.
+fn an_unknown_node_is_misuse(world: &World) {
+    let state = world.at("cp-a").state().to_string_lossy().into_owned();
+    let words = ["explain", "--node", "worker", "--state-dir", &state];
+    let unknown = run(&meshport().to_string_lossy(), &words);
+    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(2), "{said}");
+    assert!(said.contains("called worker; did you mean worker-b, worker-c?"), "{said}");
+}
+
 #[test]
 fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     let shut = NodePlan::new("shut-b", "b").role("no-kubelet");
@@ -103,9 +113,7 @@ fn a_connect_reaches_the_kubelet_it_names_and_nothing_else() {
     let said = world.at("cp-a").explain(&["--node", "worker-b"]);
     assert!(said.contains("member     worker-b in b\n"), "{said}");
     assert!(said.contains("paths      direct"), "{said}");
-    let said = world.at("cp-a").explain(&["--node", "nobody"]);
-    assert!(said.contains("problem    none of "), "{said}");
-
+    an_unknown_node_is_misuse(&world);
     peers_show_the_paths(&world);
     let status = world.at("cp-a").status().expect("it answers");
     assert_eq!(status["way_back"]["socket"], socket.to_string_lossy().as_ref(), "{status}");

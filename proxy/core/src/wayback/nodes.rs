@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::KUBELET_PORT;
 use super::refusal::Refusal;
 use super::reply::Refused;
+use crate::names;
 
 /// Maximum nodes kept: twice what Kubernetes supports.
 pub const MAX_NODES: usize = 10_000;
@@ -201,7 +202,9 @@ impl Nodes {
         }
         let found = self.one(name, |it| it.is_called(name))?;
         found.ok_or_else(|| {
-            let said = format!("none of {} known nodes is called {name}", self.len());
+            let hint = names::suggestion(name, self.by_name.keys().map(String::as_str));
+            let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
+            let said = format!("none of {} known nodes is called {name}{hint}", self.len());
             Refused::new(Refusal::Unknown, said)
         })
     }
@@ -288,7 +291,14 @@ mod tests {
         assert_eq!(refusal(&nodes, "10.0.0.7:22"), Refusal::Port);
         assert_eq!(refusal(&nodes, "worker-7:6443"), Refusal::Port);
         assert_eq!(refusal(&nodes, "10.0.0.9:10250"), Refusal::Unknown);
-        assert_eq!(refusal(&nodes, "worker-9:10250"), Refusal::Unknown);
+        let unknown = |target: &str| {
+            let refused = find(&nodes, target).expect_err("it is refused");
+            assert_eq!(refused.why, Refusal::Unknown);
+            refused.said
+        };
+        let said = "none of 2 known nodes is called worker-9; did you mean worker-7, worker-8?";
+        assert_eq!(unknown("worker-9:10250"), said);
+        assert_eq!(unknown("zebra:10250"), "none of 2 known nodes is called zebra");
         for target in [
             "127.0.0.1:10250",
             "[::1]:10250",

@@ -3,9 +3,10 @@
 use meshport_config::{Endpoint, Host, NodeId};
 use meshport_core::node::{Destination, Known};
 use meshport_core::route::Line;
-use meshport_core::wayback::Refused;
 use meshport_core::wayback::nodes::NodeObject;
+use meshport_core::wayback::{Refusal, Refused};
 
+use crate::Error;
 use crate::admin::wayback::{WayReport, WayRequest};
 use crate::clock;
 use crate::driver::Driver;
@@ -55,17 +56,22 @@ impl Answer for WayRequest {
             ..WayReport::default()
         };
         let target = Endpoint::new(Host::Name(self.node), object.kubelet_port);
-        match target
-            .map_err(|error| error.to_string())
-            .and_then(|target| find(driver, &target).map_err(|refused| refused.said))
-        {
+        let found = match target {
+            Ok(target) => find(driver, &target),
+            Err(error) => Err(Refused::new(Refusal::Unknown, error.to_string())),
+        };
+        match found {
             Ok(Destination { who, paths, .. }) => {
                 let node = paths.first().and_then(Line::origin);
                 report.problem = node.and_then(|node| driver.core.absence(&node, clock::now()));
                 report.who = Some(who);
                 report.paths = paths.iter().map(|line| in_words(driver, line)).collect();
             }
-            Err(said) => report.problem = Some(said),
+            Err(Refused { why: Refusal::Unknown, said }) => {
+                let _ = to.send(Err(Error::Usage(said)));
+                return;
+            }
+            Err(refused) => report.problem = Some(refused.said),
         }
         let _ = to.send(Ok(report));
     }
