@@ -47,6 +47,9 @@ impl Sandbox {
         let calls = calls::filter();
         say(&kept, &files, &calls);
         let enforced = files.is_ok_and(Enforced::keeps_files);
+        if enforced {
+            warn_of_missing(&writable);
+        }
         Self { readable: enforced.then_some(readable) }
     }
 
@@ -73,6 +76,18 @@ impl Sandbox {
              at its start. Restart it to use the file",
             file.display()
         )))
+    }
+}
+
+/// A rule is for an existing folder. The nearest existing one may be `/run` or `/`, which is too
+/// much to allow.
+fn warn_of_missing(writable: &[PathBuf]) {
+    for folder in writable.iter().filter(|folder| !folder.exists()) {
+        warn!(
+            folder = %folder.display(),
+            "the folder of a socket does not exist, and the sandbox allows writing only in folders \
+             that exist at the start. Create it and restart the daemon"
+        );
     }
 }
 
@@ -213,6 +228,15 @@ mod tests {
         let sandbox = Sandbox { readable: Some(Vec::new()) };
         sandbox.admits_file(Path::new("/etc/meshport/meshport.toml")).expect("it is readable");
         sandbox.admits_file(Path::new("/srv/meshport.toml")).expect_err("it is not");
+    }
+
+    #[test]
+    fn a_missing_folder_of_a_socket_needs_a_restart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let missing = folder.path().join("missing");
+        let said = logged(|| warn_of_missing(&[folder.path().to_owned(), missing.clone()]));
+        assert_eq!(said.matches("restart the daemon").count(), 1, "{said}");
+        assert!(said.contains(&*missing.to_string_lossy()), "{said}");
     }
 
     /// `meshport run --config meshport.toml`, when the file is created later.
