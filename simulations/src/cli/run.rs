@@ -12,7 +12,7 @@ use toml::Table;
 
 use super::{Choice, fewer, read, sets, write};
 use crate::report::{Effort, Run, Violation, html, json, text};
-use crate::scenario::{self, Level, Scenario};
+use crate::scenario::{self, Event, Level, Scenario, When};
 use crate::world::{Options, World};
 use crate::{Error, full};
 
@@ -155,7 +155,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         write(&folder.join("index.html"), &page)?;
     }
     once.tell(&run, effort, &command, end, || {
-        let notes = notes(&scenario).join("\n");
+        let notes = notes(&scenario, end).join("\n");
         format!("{}\n{notes}", text::summary(&run, effort).trim_end())
     })?;
     if arguments.twice {
@@ -170,8 +170,9 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(u8::from(!run.violations.is_empty())))
 }
 
-/// Notes on a scenario that a reader of the result may miss: an isolated site that serves itself.
-fn notes(scenario: &Scenario) -> Vec<String> {
+/// Notes on a scenario that a reader of the result may miss: an isolated site that serves itself,
+/// and events after the end.
+fn notes(scenario: &Scenario, end: Duration) -> Vec<String> {
     let isolates = |name: &str| {
         scenario.events.iter().any(|event| event.isolate.as_deref().is_some_and(|it| it == name))
     };
@@ -183,7 +184,22 @@ fn notes(scenario: &Scenario) -> Vec<String> {
              only others go elsewhere; for a site that loses power: crash = \"{name}\""
         )
     };
-    names.map(note).collect()
+    let late = events_after(scenario, end).into_iter().map(|it| format!("note         {it}"));
+    names.map(note).chain(late).collect()
+}
+
+/// A sentence for each event that a run which ends then does not reach.
+pub(super) fn events_after(scenario: &Scenario, end: Duration) -> Vec<String> {
+    let end_s = end.as_secs_f64();
+    let first = |event: &Event| match event.at_s {
+        Some(When::At(at) | When::Between([at, _])) => at,
+        None => 0.0,
+    };
+    let times = scenario.events.iter().map(first).enumerate();
+    let said = |(index, at_s): (usize, f64)| {
+        format!("event.{index} has no effect: at-s = {at_s}, and the run ends after {end_s} s")
+    };
+    times.filter(|(_, at_s)| *at_s > end_s).map(said).collect()
 }
 
 /// The scenario's text with the changes of `--set`.
@@ -367,4 +383,22 @@ fn most_memory() -> u64 {
 fn processor_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_after_the_end_is_named() {
+        let text = "description = \"x\"\nduration-s = 60\n\
+                    [[site]]\nname = \"fra\"\nnodes = 2\norigins = 1\n\
+                    [[event]]\nat-s = 30\nkill = \"fra-1\"\n\
+                    [[event]]\nat-s = [70, 80]\nrecover = \"fra-1\"\n";
+        let scenario = Scenario::parse(text).expect("it is good");
+        let said = "event.1 has no effect: at-s = 70, and the run ends after 60 s";
+        assert_eq!(events_after(&scenario, scenario.duration()), [said]);
+        assert_eq!(events_after(&scenario, Duration::from_secs(90)), [""; 0]);
+        assert_eq!(notes(&scenario, Duration::from_secs(20)).len(), 2);
+    }
 }

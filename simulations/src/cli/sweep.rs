@@ -1,6 +1,6 @@
 //! `meshport-sim sweep`: a scenario over seeds and values of settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use toml::Table;
 
-use super::run::{again, command, document, go, name, parse, wide};
+use super::run::{again, command, document, events_after, go, name, parse, wide};
 use super::{Choice, say, sets, write};
 use crate::Error;
 use crate::report::{NEVER, Run, Violation, html, json, text};
@@ -87,7 +87,9 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
         points.push(point);
     }
     say(&bars(&points))?;
-    let idle = idle(&combinations, &points);
+    let late = scenarios.iter().flat_map(|it| events_after(it, it.duration()));
+    let late: BTreeSet<String> = late.collect();
+    let idle: Vec<String> = idle(&combinations, &points).into_iter().chain(late).collect();
     for note in &idle {
         say(note)?;
     }
@@ -212,8 +214,11 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
 fn header(arguments: &Arguments, combinations: &[Vec<String>]) {
     let width = width(combinations);
     let names: String = MEASURED.iter().map(|name| format!(" {name:>12}")).collect();
-    let seeds = arguments.seeds;
-    let _ = say(&format!("the worst of {seeds} seeds each\n{:<width$}{names}  rules", ""));
+    let of = match arguments.seeds {
+        1 => "one seed each".to_owned(),
+        seeds => format!("the worst of {seeds} seeds each"),
+    };
+    let _ = say(&format!("{of}\n{:<width$}{names}  rules", ""));
 }
 
 /// The label of a combination: the last part of each key that has several values.

@@ -27,7 +27,7 @@ pub mod target;
 mod tests;
 pub mod timeline;
 
-pub use event::{Event, Happening, Lie};
+pub use event::{Event, Happening, Lie, When};
 pub(crate) use settings::merge;
 pub use settings::{Overrides, service};
 pub use strict::read;
