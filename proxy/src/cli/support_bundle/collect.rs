@@ -324,6 +324,15 @@ mod tests {
     }
 
     #[test]
+    fn the_configuration_has_no_token() {
+        let text = "site = \"fra\"\n[events]\nurl = \"https://a.example/x?token=secret\"\n";
+        let settings = meshport_config::parse(text).expect("settings");
+        let [written, _] = of_settings(Ok(settings), Err(Error::Usage(String::new())));
+        let written = String::from_utf8(written.content.expect("it is there")).expect("text");
+        assert!(written.contains("a.example") && !written.contains("secret"), "{written}");
+    }
+
+    #[test]
     fn a_listing_has_names_and_no_content() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("node.key"), "c2VjcmV0").expect("written");
