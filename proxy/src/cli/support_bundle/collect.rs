@@ -221,7 +221,8 @@ fn of_doctor(examined: Result<doctor::report::DoctorReport, Error>) -> [Part; 2]
     [Part { name: "doctor.json", content: json }, Part { name: "doctor.txt", content: text }]
 }
 
-/// The effective settings with every default, without secrets. Not the file: its comments are private.
+/// The effective settings with every default, without secrets. Not the file: its comments are
+/// private.
 fn of_settings(
     loaded: Result<Settings, Error>,
     checked: Result<check::CheckReport, Error>,
