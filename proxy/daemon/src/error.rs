@@ -140,8 +140,9 @@ fn reason(what: &str, source: &io::Error) -> String {
 /// Why there is no answer on a socket, and the remedy.
 fn silence(source: &io::Error) -> String {
     match source.kind() {
-        // Only a plain one lacks a reason and a remedy.
-        io::ErrorKind::NotFound if source.get_ref().is_none() => {
+        // The client has added the process that uses the state folder.
+        io::ErrorKind::NotFound if source.get_ref().is_some() => source.to_string(),
+        io::ErrorKind::NotFound => {
             "the socket does not exist. Start the daemon with `meshport run`, \
              or name its socket with --socket, --config or --state-dir"
                 .into()
@@ -155,7 +156,6 @@ fn silence(source: &io::Error) -> String {
              of the daemon, or as root"
                 .into()
         }
-        io::ErrorKind::NotFound => source.to_string(),
         _ => format!("{source}. If this persists, read the daemon's log"),
     }
 }

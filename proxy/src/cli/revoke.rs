@@ -122,7 +122,8 @@ fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds to an error how to revoke through a daemon elsewhere.
+/// Advises how to revoke through a daemon elsewhere; the error that the state folder is in use, if it
+/// is.
 fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     let Error::NoDaemon { path, .. } = &error else { return error };
     let socket = path.display().to_string();

@@ -78,7 +78,10 @@ fn of_daemon(asked: &Result<Status, Error>) -> String {
             let (version, uptime) = (&process.version, age(process.uptime_s));
             format!("daemon {version} ({} in {}), up {uptime}", me.name, me.site)
         }
-        Err(Error::NoDaemon { path, source }) if source.kind() == ErrorKind::NotFound => {
+        // The socket is missing, and nothing more is known.
+        Err(Error::NoDaemon { path, source })
+            if source.kind() == ErrorKind::NotFound && source.get_ref().is_none() =>
+        {
             format!("no daemon answers on {}", path.display())
         }
         Err(error @ Error::NoDaemon { .. }) => error.to_string(),
