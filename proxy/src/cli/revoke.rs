@@ -122,8 +122,8 @@ fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Advises how to revoke through a daemon elsewhere; the error that the state folder is in use, if it
-/// is.
+/// Advises how to revoke through a daemon elsewhere. If the state folder is in use, that is the
+/// error.
 fn elsewhere(error: Error, args: &RevokeArgs) -> Error {
     let Error::NoDaemon { path, .. } = &error else { return error };
     let socket = path.display().to_string();
