@@ -26,7 +26,7 @@ const BYTES: u64 = 100_000;
 const LOOK: Duration = Duration::from_millis(5);
 /// Longest time from the last accepted client to the end of the process. On a busy machine, twice
 /// the time that the test itself was late meanwhile is added: the process waits its turn as well.
-const CLOSED: Duration = Duration::from_millis(50);
+const CLOSED: Duration = Duration::from_millis(150);
 
 /// Two sites with an origin each, and a node in the first.
 fn two_sites() -> World {
