@@ -57,25 +57,47 @@ pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, E
     }
 }
 
-/// Takes over the mesh's sockets or binds new ones. With `may_wait`, retries for [`RELEASE_TIME`]
-/// while a closed mesh holds the address: a daemon of the previous release does not pass its
-/// sockets on.
-pub(super) async fn bind_mesh(
-    settings: &Settings,
-    shards: usize,
-    may_wait: bool,
-) -> Result<Shards, Error> {
+/// Takes over the mesh's sockets or binds new ones. Retries for [`RELEASE_TIME`] while the address
+/// is in use: a process that exits may release the lock of the state folder before its sockets, and
+/// a daemon of the previous release does not pass its sockets on.
+pub(super) async fn bind_mesh(settings: &Settings, shards: usize) -> Result<Shards, Error> {
     let begun = clock::now();
     loop {
         match assemble::bind_mesh(settings, shards) {
             Err(Error::Io { source, .. })
-                if may_wait
-                    && source.kind() == io::ErrorKind::AddrInUse
+                if source.kind() == io::ErrorKind::AddrInUse
                     && clock::now().duration_since(begun) < RELEASE_TIME =>
             {
                 sleep(RETRY_INTERVAL).await;
             }
             bound => return bound,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_mesh_waits_for_an_address_that_a_process_is_about_to_release() {
+        let held = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        let mut settings = meshport_config::parse("site = \"fra\"\n").expect("it is good");
+        settings.mesh.listen = held.local_addr().expect("bound");
+        {
+            let bound = bind_mesh(&settings, 1);
+            tokio::pin!(bound);
+            assert!(timeout(RELEASE_TIME / 2, &mut bound).await.is_err(), "it is in use");
+            drop(held);
+            bound.await.expect("it is free");
+        }
+        let held = UdpSocket::bind(settings.mesh.listen).expect("loopback");
+        let error = bind_mesh(&settings, 1).await.expect_err("it stays in use");
+        assert!(error.to_string().contains("another process"), "{error}");
+        drop(held);
     }
 }

@@ -156,8 +156,7 @@ async fn run_until_end(options: Options, starter: Option<&Starter>) -> Result<Ov
     let mut draining = Vec::new();
     store::adopt(passed);
     loop {
-        let may_wait = previous.is_some() || failure.is_some();
-        let bound = previous::bind_mesh(&reload.settings, shards, may_wait).await;
+        let bound = previous::bind_mesh(&reload.settings, shards).await;
         let started = async {
             let vip_sockets = take_sockets(&mut vip_sockets, &reload);
             start(&reload, &state, bound?, vip_sockets, &mut earlier).await
