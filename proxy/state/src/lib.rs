@@ -118,6 +118,8 @@ const ALTERED: &str = "its content does not match its signature";
 const UNSIGNED: &str = "is from an earlier version of meshport: the node has not signed it";
 const RENEW: &str = "Reissue it: `meshport renew` where the authority's key is, \
                      `meshport renew INVITE` elsewhere";
+const EARLY: &str = "Correct this machine's clock or, if it is right, run `meshport join INVITE \
+                     --force` with a new invite";
 const TOLD_AGAIN: &str =
     "Restore it from a backup, or remove it: other nodes send the revocations again";
 const WRITE_ANEW: &str =
@@ -253,7 +255,7 @@ impl StateDir {
         credential.verify(&credential.mesh, now).map_err(|error| match error {
             meshport_config::Error::NotYetValid { valid_from, now } => {
                 let what = format!("is not valid before {valid_from}, but the clock says {now}");
-                state_error(&self.file(CREDENTIAL), what, "Correct this machine's clock")
+                state_error(&self.file(CREDENTIAL), what, EARLY)
             }
             error => error.into(),
         })

@@ -24,9 +24,11 @@ use meshport_state::{Existing, StateDir, StateLock};
 const SLOTS: usize = 4;
 /// Where credentials are saved, in the state folder of the user.
 const FOLDER: &str = "forward";
-/// The remedy for a damaged saved credential.
-const ANOTHER_INVITE: &str = "Run `meshport forward --invite FILE` with a new invite: `meshport \
-                              invite --site SITE --role operator` makes one";
+/// The remedy for an unusable saved credential, after "run"...
+const WITH_ANOTHER_INVITE: &str = "`meshport forward --invite FILE` with a new invite: `meshport \
+                                   invite --site SITE --role operator` makes one";
+/// ...in place of this one for nodes.
+const JOIN_AGAIN: &str = "`meshport join INVITE --force` with a new invite";
 
 /// Where the leaf's identity comes from.
 #[derive(Debug, Args)]
@@ -321,8 +323,12 @@ fn unusable(folder: &Path) -> Option<Error> {
 fn for_a_leaf(error: meshport_state::Error) -> Error {
     let of_nodes = ["meshport join", "meshport renew"];
     match error.into() {
+        Error::State { path, what, remedy } if remedy.contains(JOIN_AGAIN) => {
+            let remedy = remedy.replace(JOIN_AGAIN, WITH_ANOTHER_INVITE);
+            Error::State { path, what, remedy }
+        }
         Error::State { path, what, remedy } if of_nodes.iter().any(|it| remedy.contains(it)) => {
-            Error::State { path, what, remedy: ANOTHER_INVITE.into() }
+            Error::State { path, what, remedy: format!("Run {WITH_ANOTHER_INVITE}") }
         }
         error => error,
     }
