@@ -1,8 +1,8 @@
 //! The opened state folder, through which all of its files are read and written.
 //!
 //! Root's commands work in folders of other users, who may place and swap anything there at any
-//! time. So each file is opened relative to the opened folder, no symbolic link is followed, and a
-//! written file has no second hard link.
+//! time. So each file, and each folder in it, is opened relative to the opened folder, no symbolic
+//! link is followed, and a written file has no second hard link.
 //!
 //! A write goes to a temporary file, is synced, takes its final name, and the folder is synced:
 //! after a crash at any point the file has the old content or the new, never a part. A name that
@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, linkat, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, Mode, OFlags, fchmod, linkat, mkdirat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
@@ -28,6 +30,9 @@ const DIR_MODE: u32 = 0o700;
 const NOT_THE_OWNER: u32 = 0o077;
 /// Write permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
+/// Flags of every file: no link is followed, and opening a pipe in place of a file does not block.
+const ALWAYS: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 const TEMPORARY_SUFFIX: &str = ".tmp";
 /// Entries examined to remove leftovers: a state folder has a dozen.
 const MAX_ENTRIES: usize = 10_000;
@@ -83,6 +88,39 @@ impl Folder {
             }
             Err(error) => return Err(Error::io(format!("open {}", path.display()))(error)),
         };
+        Self::opened(handle, path)
+    }
+
+    /// An existing folder at `path` itself: a link there is refused. `None` if there is nothing.
+    pub(super) fn open_itself(path: &Path) -> Result<Option<Self>, Error> {
+        // A slash at the end would follow a link.
+        let path: PathBuf = path.components().collect();
+        let opened =
+            openat(CWD, path.as_path(), OFlags::RDONLY | ALWAYS, Mode::empty()).map(File::from);
+        Self::existing(opened, path)
+    }
+
+    /// As [`Folder::open_itself`], for a folder in this one.
+    pub(super) fn open_in(&self, name: &str) -> Result<Option<Self>, Error> {
+        Self::existing(self.open_file(name, OFlags::RDONLY), self.file(name))
+    }
+
+    /// As [`Folder::open_itself`], created with mode 0700 if missing.
+    pub(super) fn create_in(&self, name: &str, is_own: fn(&str) -> bool) -> Result<Self, Error> {
+        let path = self.file(name);
+        let made = mkdirat(&*self.handle, name, Mode::from_raw_mode(DIR_MODE));
+        made_or_there(made.map_err(io::Error::from), &path)?;
+        Self::there(self.open_in(name)?, &path, is_own)
+    }
+
+    fn existing(opened: Result<File, Errno>, path: PathBuf) -> Result<Option<Self>, Error> {
+        match opened {
+            Ok(handle) => Self::opened(handle, path).map(Some),
+            Err(error) => unopened(&path, error.into()),
+        }
+    }
+
+    fn opened(handle: File, path: PathBuf) -> Result<Self, Error> {
         let looking = Error::io(format!("access the folder {}", path.display()));
         let metadata = handle.metadata().map_err(looking)?;
         if !metadata.is_dir() {
@@ -104,26 +142,31 @@ impl Folder {
         is_own: fn(&str) -> bool,
         remedy: &str,
     ) -> Result<Self, Error> {
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            fs::create_dir_all(parent)
-                .map_err(Error::io(format!("create the folder {}", parent.display())))?;
-        }
-        match DirBuilder::new().mode(DIR_MODE).create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            outcome => {
-                outcome.map_err(Error::io(format!("create the folder {}", path.display())))?;
-            }
-        }
-        let folder = Self::open(path, remedy)?;
-        if folder.open_to_others().is_some()
-            && folder
-                .names()
-                .is_ok_and(|names| names.iter().all(|it| is_own(it) || is_leftover(it)))
-        {
+        make(&path)?;
+        Ok(Self::open(path, remedy)?.closed(is_own))
+    }
+
+    /// As [`Folder::create`]; a link at `path` is refused.
+    pub(super) fn create_itself(path: &Path, is_own: fn(&str) -> bool) -> Result<Self, Error> {
+        make(path)?;
+        Self::there(Self::open_itself(path)?, path, is_own)
+    }
+
+    /// A folder that was created or existed, closed to others.
+    fn there(found: Option<Self>, path: &Path, is_own: fn(&str) -> bool) -> Result<Self, Error> {
+        let gone = || Error::io(format!("open {}", path.display()))(Errno::NOENT.into());
+        Ok(found.ok_or_else(gone)?.closed(is_own))
+    }
+
+    /// Closes it to others, if it contains only files that `is_own` accepts.
+    fn closed(self, is_own: fn(&str) -> bool) -> Self {
+        let is_ours =
+            |names: Vec<String>| names.iter().all(|name| is_own(name) || is_leftover(name));
+        if self.open_to_others().is_some() && self.names().is_ok_and(is_ours) {
             // `open_to_others` reports a folder whose mode this user may not change.
-            let _ = fchmod(&*folder.handle, Mode::from_raw_mode(DIR_MODE));
+            let _ = fchmod(&*self.handle, Mode::from_raw_mode(DIR_MODE));
         }
-        Ok(folder)
+        self
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -251,10 +294,8 @@ impl Folder {
     }
 
     pub(super) fn open_file(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
-        // Opening a pipe in place of a file must not block.
-        let always = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(FILE_MODE);
-        openat(&*self.handle, name, flags | always, mode).map(File::from)
+        openat(&*self.handle, name, flags | ALWAYS, mode).map(File::from)
     }
 
     /// The names of everything in it.
@@ -280,6 +321,22 @@ impl Folder {
     }
 }
 
+/// Creates a folder with its parents, if missing. Only the folder itself is closed to others.
+fn make(path: &Path) -> Result<(), Error> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent)
+            .map_err(Error::io(format!("create the folder {}", parent.display())))?;
+    }
+    made_or_there(DirBuilder::new().mode(DIR_MODE).create(path), path)
+}
+
+fn made_or_there(made: io::Result<()>, path: &Path) -> Result<(), Error> {
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(Error::io(format!("create the folder {}", path.display()))),
+    }
+}
+
 /// Whether a crash in the middle of a write may have left a file of this name.
 pub(super) fn is_leftover(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX)
@@ -297,11 +354,21 @@ pub(super) fn read_named(
     }
 }
 
+/// Whether the system's error is this one.
+pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// The error for a symbolic link.
+pub(super) fn linked(path: &Path) -> Error {
+    let what = "is a symbolic link; links in a state folder are not followed";
+    state_error(path, what, "Remove it, or put what it points to in its place")
+}
+
 /// The error for a file that cannot be opened.
 fn unopened<T>(path: &Path, error: io::Error) -> Result<Option<T>, Error> {
-    if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
-        let what = "is a symbolic link; links in a state folder are not followed";
-        return Err(state_error(path, what, "Put the file itself there"));
+    if is(&error, Errno::LOOP) {
+        return Err(linked(path));
     }
     match error.kind() {
         io::ErrorKind::NotFound => Ok(None),

@@ -153,6 +153,11 @@ pub fn is_secret(name: &str) -> bool {
     content(name) == Some(Content::Secret)
 }
 
+/// Whether meshport writes a file of this name.
+fn is_own(name: &str) -> bool {
+    content(name).is_some()
+}
+
 /// The content of a file of meshport; any other may contain a secret.
 fn content(name: &str) -> Option<Content> {
     FILES.iter().find(|(file, _)| *file == name).map(|(_, content)| *content)
@@ -178,7 +183,40 @@ impl StateDir {
     /// # Errors
     /// See [`StateDir::open`], and [`Error::Io`] if it cannot be created.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        Ok(Self { folder: Folder::create(path.into(), |name| content(name).is_some(), JOIN)? })
+        Ok(Self { folder: Folder::create(path.into(), is_own, JOIN)? })
+    }
+
+    /// An existing folder that may be in another user's: a link at `path` is refused. `None` if
+    /// there is nothing.
+    ///
+    /// # Errors
+    /// [`Error::State`] as for [`StateDir::open`].
+    pub fn open_itself(path: &Path) -> Result<Option<Self>, Error> {
+        Ok(Folder::open_itself(path)?.map(|folder| Self { folder }))
+    }
+
+    /// As [`StateDir::open_itself`], created as by [`StateDir::create`] if missing.
+    ///
+    /// # Errors
+    /// See [`StateDir::open_itself`] and [`StateDir::create`].
+    pub fn create_itself(path: &Path) -> Result<Self, Error> {
+        Ok(Self { folder: Folder::create_itself(path, is_own)? })
+    }
+
+    /// As [`StateDir::open_itself`], for a folder in this one.
+    ///
+    /// # Errors
+    /// See [`StateDir::open_itself`].
+    pub fn open_in(&self, name: &str) -> Result<Option<Self>, Error> {
+        Ok(self.folder.open_in(name)?.map(|folder| Self { folder }))
+    }
+
+    /// As [`StateDir::create_itself`], for a folder in this one.
+    ///
+    /// # Errors
+    /// See [`StateDir::create_itself`].
+    pub fn create_in(&self, name: &str) -> Result<Self, Error> {
+        Ok(Self { folder: self.folder.create_in(name, is_own)? })
     }
 
     /// Its path.

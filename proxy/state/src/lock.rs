@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
-use super::folder::state_error;
+use super::folder::{self, state_error};
 use super::{LOCK, StateDir};
 use crate::Error;
 
@@ -80,6 +81,7 @@ impl StateDir {
                 );
                 state_error(&path, what, NEEDS_WRITING)
             }
+            _ if folder::is(&error, Errno::LOOP) => folder::linked(&path),
             _ => Error::io(format!("lock {}", path.display()))(error),
         };
         let file = self.folder.open_lock(LOCK).map_err(locking)?;

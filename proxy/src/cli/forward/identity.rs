@@ -3,7 +3,7 @@
 //! A folder has several identities from one invite, each in its own subfolder, so that as many
 //! forwards can run at once: two processes with one key would take over each other's tunnels. All
 //! are created at the first use, since the invite may have expired by the second. Every file has
-//! mode 0600.
+//! mode 0600. The folder may be in another user's state folder, so no link is followed to it.
 
 use std::path::{Path, PathBuf};
 
@@ -285,10 +285,10 @@ impl NewIdentities {
     /// Writes all identities; the first goes into a folder that the process can lock.
     fn save(self) -> Result<Option<Slot>, Error> {
         let mut own = None;
-        StateDir::create(&self.folder)?;
+        let folder = StateDir::create_itself(&self.folder)?;
         let mut identities = self.identities.into_iter();
         for number in 0..SLOTS {
-            let state = StateDir::create(slot_path(&self.folder, number))?;
+            let state = folder.create_in(&number.to_string())?;
             // A running forward keeps its identity; ours goes into the next folder.
             let Some(_lock) = state.try_lock()? else { continue };
             let Some(identity) = identities.next() else { break };
@@ -305,18 +305,26 @@ impl NewIdentities {
 
 /// The folders of a saved credential that are complete.
 fn slots(folder: &Path) -> impl Iterator<Item = StateDir> {
-    folders(folder).filter(|state| state.credential().is_ok_and(|credential| credential.is_some()))
+    let whole = |state: &StateDir| state.credential().is_ok_and(|credential| credential.is_some());
+    folders(folder).into_iter().flatten().filter(whole)
 }
 
-/// All existing folders of a saved credential.
-fn folders(folder: &Path) -> impl Iterator<Item = StateDir> {
-    let paths = (0..SLOTS).map(|number| slot_path(folder, number));
-    paths.filter_map(|path| StateDir::open(path).ok())
+/// All existing folders of a saved credential, or why one cannot be opened.
+fn folders(folder: &Path) -> Vec<Result<StateDir, meshport_state::Error>> {
+    match StateDir::open_itself(folder) {
+        Ok(None) => Vec::new(),
+        Ok(Some(folder)) => {
+            let slot = |number: usize| folder.open_in(&number.to_string()).transpose();
+            (0..SLOTS).filter_map(slot).collect()
+        }
+        Err(error) => vec![Err(error)],
+    }
 }
 
 /// The error of the first saved credential, if none can be used.
 fn unusable(folder: &Path) -> Option<Error> {
-    folders(folder).find_map(|state| state.credential().err()).map(for_a_leaf)
+    let error = |state: Result<StateDir, _>| state.and_then(|state| state.credential()).err();
+    folders(folder).into_iter().find_map(error).map(for_a_leaf)
 }
 
 /// Replaces the remedy for a node (join again or renew) with that for a leaf.
@@ -334,13 +342,10 @@ fn for_a_leaf(error: meshport_state::Error) -> Error {
     }
 }
 
-fn slot_path(folder: &Path, number: usize) -> PathBuf {
-    folder.join(number.to_string())
-}
-
 /// Whether the folder is the state folder of a node.
 fn holds_node(folder: &Path) -> bool {
-    StateDir::open(folder).is_ok_and(|state| state.credential().is_ok_and(|it| it.is_some()))
+    let is_node = |state: StateDir| state.credential().is_ok_and(|it| it.is_some());
+    StateDir::open_itself(folder).ok().flatten().is_some_and(is_node)
 }
 
 fn not_a_leaf(path: &Path, roles: &Roles) -> Error {

@@ -101,7 +101,9 @@ fn no_file_is_written_through_a_link() {
         state.remove_directory().expect("removed");
         let locked = state.lock();
         if name == LOCK {
-            assert!(message(locked).contains("lock"));
+            let error = locked.expect_err("it is a link");
+            assert!(matches!(error, Error::State { .. }), "{error:?}");
+            assert!(error.to_string().contains("lock: is a symbolic link"), "{error}");
         }
         assert_eq!(fs::read_to_string(&elsewhere).expect("it is there"), ELSEWHERE, "{name}");
         assert_eq!(fs::metadata(&elsewhere).expect("it is there").uid(), my_uid());
@@ -142,6 +144,39 @@ fn a_folder_that_was_moved_away_stays_the_one_that_was_opened() {
     assert_eq!(fs::read(moved.join(DIRECTORY)).expect("it is there"), [7]);
     assert!(!folder.path().join(DIRECTORY).exists());
     state.revocations(&mesh).expect("whole");
+}
+
+#[test]
+fn a_folder_in_another_users_is_not_reached_through_a_link() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let (outer, elsewhere) = (parent.path().join("outer"), parent.path().join("elsewhere"));
+    fs::create_dir(&elsewhere).expect("made");
+    set_mode(&elsewhere, 0o755);
+    let refused = |state: Result<StateDir, Error>| {
+        let told = message(state);
+        assert!(told.contains("is a symbolic link; links in a state folder"), "{told}");
+        assert_eq!(mode(&elsewhere), 0o755);
+    };
+    symlink(&elsewhere, &outer).expect("linked");
+    for path in [outer.clone(), outer.join("")] {
+        refused(StateDir::open_itself(&path).map(|it| it.expect("there")));
+        refused(StateDir::create_itself(&path));
+    }
+    fs::remove_file(&outer).expect("it is there");
+    assert!(StateDir::open_itself(&outer).expect("looked").is_none());
+    let state = StateDir::create_itself(&outer).expect("made");
+    symlink(&elsewhere, outer.join("0")).expect("linked");
+    refused(state.open_in("0").map(|it| it.expect("there")));
+    refused(state.create_in("0"));
+    assert!(state.open_in("1").expect("looked").is_none());
+    let inner = state.create_in("1").expect("made");
+    assert_eq!((mode(inner.path()), inner.path()), (0o700, &*outer.join("1")));
+    // The outer folder, as opened, is where it looks even if its name is a link by now.
+    let moved = parent.path().join("moved");
+    fs::rename(&outer, &moved).expect("renamed");
+    symlink(&elsewhere, &outer).expect("linked");
+    state.create_in("2").expect("made");
+    assert!(moved.join("2").is_dir() && !elsewhere.join("2").exists());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use meshport_config::{AuthorityKey, Grant, InviteParams, MeshSecret};
 
@@ -6,6 +6,10 @@ use super::*;
 
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 const DAY_S: u64 = 86_400;
+
+fn slot_path(folder: &Path, number: usize) -> PathBuf {
+    folder.join(number.to_string())
+}
 
 /// An invite of the mesh with this number.
 fn invite(mesh: u8, roles: &str) -> String {
@@ -246,4 +250,43 @@ async fn an_expired_credential_is_reported_as_expired() {
     let error = saved(folder.path(), None, later).expect_err("it has ended");
     assert!(error.to_string().contains("new invite"), "{error}");
     assert_eq!(error.exit_code(), 4);
+}
+
+/// The owner of the state folder may be another user than the one who runs the command.
+#[tokio::test]
+async fn a_link_in_the_place_of_a_folder_is_refused_and_nothing_is_written_there() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let elsewhere = parent.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("made");
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&elsewhere, open).expect("it is ours");
+    let whole = parent.path().join("whole");
+    std::fs::create_dir(&whole).expect("made");
+    let (folder, slot) = (parent.path().join("forward"), slot_path(&whole, 0));
+    for (link, folder) in [(&folder, &folder), (&slot, &whole)] {
+        symlink(&elsewhere, link).expect("linked");
+        let start = from_invite(&invite(1, "operator"), &args(&[]), folder, None, NOW);
+        let mut storage = start.expect("a good invite").storage;
+        let saved_there = storage.store(Some(vec![1, 2, 3])).await;
+        let found = saved(folder, None, NOW).map(|_| ());
+        for refused in [saved_there, found] {
+            let error = refused.expect_err("it is a link");
+            assert!(error.to_string().contains("is a symbolic link"), "{error}");
+            assert_eq!(error.exit_code(), 4, "{error}");
+        }
+        assert_eq!(std::fs::read_dir(&elsewhere).expect("it is there").count(), 0);
+        let mode = elsewhere.metadata().expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_behind_is_named_with_what_a_leaf_can_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = from_invite(&invite(1, "operator"), &args(&[]), folder.path(), None, NOW);
+    drop(save(start.expect("a good invite")).await);
+    let error = saved(folder.path(), None, UnixSeconds(NOW.0 - DAY_S)).expect_err("too early");
+    let text = error.to_string();
+    let remedy = "Correct this machine's clock or, if it is right, run `meshport forward --invite";
+    assert!(text.contains(remedy) && !text.contains("join"), "{text}");
 }
