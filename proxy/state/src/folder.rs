@@ -33,6 +33,8 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Flags of every file: no link is followed, and opening a pipe in place of a file does not block.
 const ALWAYS: OFlags =
     OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+/// The errors of a file system that takes no new file: it is read-only, or has no inodes left.
+const NO_NEW_FILES: [Errno; 3] = [Errno::ROFS, Errno::NOSPC, Errno::DQUOT];
 const TEMPORARY_SUFFIX: &str = ".tmp";
 /// Entries examined to remove leftovers: a state folder has a dozen.
 const MAX_ENTRIES: usize = 10_000;
@@ -246,14 +248,12 @@ impl Folder {
     }
 
     /// A file to be locked, created if missing, for the owner of the folder. It is opened
-    /// read-only, since the file system may become read-only later. On a read-only file system
-    /// without the file, the folder itself is locked: nobody can have created the file since.
-    pub(super) fn open_lock(&self, name: &str) -> io::Result<File> {
+    /// read-only, since the file system may become read-only later. `None` if the file is missing
+    /// and the file system is read-only or full: the folder itself can be locked then.
+    pub(super) fn open_lock(&self, name: &str) -> io::Result<Option<File>> {
         let file = match self.open_file(name, OFlags::RDONLY) {
             Err(Errno::NOENT) => match self.make_lock(name) {
-                Err(error) if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {
-                    return Ok(self.open_file(".", OFlags::DIRECTORY)?);
-                }
+                Err(error) if NO_NEW_FILES.iter().any(|it| is(&error, *it)) => return Ok(None),
                 made => {
                     made?;
                     self.open_file(name, OFlags::RDONLY)?
@@ -262,7 +262,12 @@ impl Folder {
             outcome => outcome?,
         };
         must_be_alone(&file)?;
-        Ok(file)
+        Ok(Some(file))
+    }
+
+    /// The folder as a file, to be locked.
+    pub(super) fn open_folder(&self) -> Result<File, Errno> {
+        self.open_file(".", OFlags::DIRECTORY)
     }
 
     fn make_lock(&self, name: &str) -> io::Result<()> {

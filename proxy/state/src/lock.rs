@@ -36,10 +36,10 @@ impl StateDir {
     /// this folder is locked anew.
     pub fn take_over(&self, shared: OwnedFd) -> Result<StateLock, Error> {
         let file = File::from(shared);
-        let inode = |file: &File| file.metadata().map(|it| (it.dev(), it.ino()));
-        let here = self.folder.open_file(LOCK, OFlags::RDONLY);
-        let here = here.map_err(io::Error::from).and_then(|it| inode(&it));
-        if !matches!((here, inode(&file)), (Ok(here), Ok(shared)) if here == shared) {
+        let inode = |file: &File| file.metadata().map(|it| (it.dev(), it.ino())).ok();
+        let here = [self.folder.open_file(LOCK, OFlags::RDONLY), self.folder.open_folder()];
+        let is_shared = |it: &File| inode(it).is_some_and(|it| Some(it) == inode(&file));
+        if !here.iter().flatten().any(is_shared) {
             return self.lock();
         }
         let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
@@ -84,17 +84,37 @@ impl StateDir {
             _ if folder::is(&error, Errno::LOOP) => folder::linked(&path),
             _ => Error::io(format!("lock {}", path.display()))(error),
         };
-        let file = self.folder.open_lock(LOCK).map_err(locking)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(Err(file)),
-            Err(TryLockError::Error(error)) => return Err(locking(error)),
-        }
+        let file = match self.locked_file().map_err(locking)? {
+            Ok(file) => file,
+            Err(file) => return Ok(Err(file)),
+        };
         // The process id only improves the message below, and a full disk cannot store it; only the
         // lock matters.
         let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
         self.folder.remove_leftovers();
         Ok(Ok(StateLock { file }))
+    }
+
+    /// The locked file, or the file that another process has locked.
+    ///
+    /// Without a lock file, where none can be created, the folder itself is locked. So a process
+    /// that has locked the file checks that the folder is not locked, and one that has locked the
+    /// folder checks that there is still no file: of two, at least one notices the other.
+    fn locked_file(&self) -> io::Result<Result<File, File>> {
+        let Some(file) = self.folder.open_lock(LOCK)? else {
+            let folder = self.folder.open_folder()?;
+            let is_alone = is_free(folder.try_lock())?
+                && matches!(self.folder.open_file(LOCK, OFlags::RDONLY), Err(Errno::NOENT));
+            return Ok(if is_alone { Ok(folder) } else { Err(folder) });
+        };
+        if !is_free(file.try_lock())? {
+            return Ok(Err(file));
+        }
+        match self.folder.open_folder() {
+            // Not every file system can lock a folder.
+            Ok(folder) if matches!(is_free(folder.try_lock_shared()), Ok(false)) => Ok(Err(folder)),
+            _ => Ok(Ok(file)),
+        }
     }
 
     fn locked(&self, file: &mut File) -> Error {
@@ -108,6 +128,14 @@ impl StateDir {
         let what = format!("{who} is using this state folder");
         let remedy = "Stop it first, or name another folder with --state-dir";
         state_error(&self.file(LOCK), what, remedy)
+    }
+}
+
+fn is_free(lock: Result<(), TryLockError>) -> io::Result<bool> {
+    match lock {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -141,6 +169,24 @@ mod tests {
         let state = StateDir::open(folder.path()).expect("a state folder");
         let former = state.lock().expect("it is free");
         let next = state.take_over(former.share().expect("a copy")).expect("it is shared");
+        drop(former);
+        state.lock().expect_err("the successor holds it");
+        drop(next);
+        drop(state.lock().expect("the lock is free again"));
+    }
+
+    /// As where no lock file can be created.
+    #[test]
+    fn a_locked_folder_is_in_use_though_its_lock_file_is_free() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::open(folder.path()).expect("a state folder");
+        drop(state.lock().expect("it is free"));
+        let former = File::open(folder.path()).expect("a folder");
+        former.lock().expect("it is free");
+        let error = state.lock().expect_err("another process holds it").to_string();
+        assert!(error.contains("is using this state folder"), "{error}");
+        let shared = former.try_clone().expect("a copy").into();
+        let next = state.take_over(shared).expect("it is this folder's");
         drop(former);
         state.lock().expect_err("the successor holds it");
         drop(next);

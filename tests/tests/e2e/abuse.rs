@@ -300,6 +300,7 @@ fn a_full_disk_and_a_read_only_folder_stop_nothing() {
     assert!(daemon.output().contains("Read-only file system"), "the reason is not told");
     drop(daemon);
     starts_without_room(&world, &state);
+    starts_without_inodes(&world, &state);
     starts_without_writing(&world, &state);
 }
 
@@ -379,6 +380,19 @@ fn revoke(world: &World, target: &str) {
 fn starts_without_room(world: &World, state: &Path) {
     let script = "mount -t tmpfs -o size=64k,mode=0700 small \"$1\" && cp -a \"$4/.\" \"$1\" && \
                   { cat /dev/zero >\"$1/fill\" 2>/dev/null || true; }";
+    let said = serves_with(world, state, script);
+    for words in
+        ["WARN", "cannot save the generation (the start counter)", "No space left on device"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+/// A start whose folder has room, but no inode for the lock file.
+fn starts_without_inodes(world: &World, state: &Path) {
+    let script = "mount -t tmpfs -o nr_inodes=64,mode=0700 small \"$1\" && cp -a \"$4/.\" \"$1\" \
+                  && rm -f \"$1/lock\" && { i=0; while touch \"$1/fill$i\" 2>/dev/null; do \
+                  i=$((i+1)); done; true; }";
     let said = serves_with(world, state, script);
     for words in
         ["WARN", "cannot save the generation (the start counter)", "No space left on device"]
