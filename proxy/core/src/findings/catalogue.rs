@@ -27,14 +27,15 @@ macro_rules! catalogue {
 }
 
 catalogue! {
-    /// A configured address belongs to another process.
+    /// A configured address belongs to another process, or not to this machine.
     ADDRESS_TAKEN: Error "MP101" {
-        title: "another process uses a local address of this node",
+        title: "another process uses a local address of this node, or this machine lacks it",
         healthy: "local addresses are free or used by this daemon",
-        meaning: "Clients of this node reach the other process. The daemon runs without the \
-                  address; it does not start if the address is that of the mesh (UDP)",
-        remedy: "Stop that process (`ss -lntup` lists it): a running daemon takes the address once \
-                 it is free. Or set another address in the configuration and restart the daemon",
+        meaning: "Clients of this node reach the other process, or nobody. The daemon runs without \
+                  the address; it does not start if the address is that of the mesh (UDP)",
+        remedy: "Stop that process (`ss -lntup` lists it), or give this machine the address: a \
+                 running daemon takes it once possible. Or set another address in the \
+                 configuration and restart the daemon",
     }
     /// Rights or owner of the state folder and of files with secrets.
     OPEN_TO_OTHERS: Warning "MP102" {

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::audit::{Audit, ExposedBudgets};
 use crate::clock;
-use crate::sessions::claim::{Claim, Place};
+use crate::sessions::claim::{Claim, Place, is_lost};
 use crate::sessions::client::ClientId;
 use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
@@ -214,15 +214,15 @@ pub(super) enum Door {
     Open,
     /// They are refused, since no origin answers.
     Closed,
-    /// Another process has the address.
+    /// Another process has the address, or this machine does not have it.
     Lost,
 }
 
 /// Accepts clients at one address for its current listener, until the next process takes over.
 ///
 /// Like a service's own addresses, it is open only while one of its services may be reachable, so
-/// that clients and load balancers switch to another node immediately. An address in use by another
-/// process is opened once it is free.
+/// that clients and load balancers switch to another node immediately. An address that another
+/// process has, or that this machine does not have yet, is opened once possible.
 pub(super) async fn serve(
     claim: Claim,
     place: Place,
@@ -248,7 +248,7 @@ async fn serve_at(
         Claim::Taken(_) => {
             let listener = open(None, place, owner, door).await;
             let name = owner.borrow().name.clone();
-            info!(listener = %name, %address, "exposed address free: accepting clients");
+            info!(listener = %name, %address, "exposed address open: accepting clients");
             listener
         }
     };
@@ -295,7 +295,7 @@ async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) 
     }
 }
 
-/// Waits until a service is reachable, then for the address if another process has taken it.
+/// Waits until a service is reachable, then for the address if it was lost.
 async fn reopen(
     closed: io::Result<Closed>,
     place: &Place,
@@ -316,7 +316,7 @@ async fn reopen(
     open(closed.as_ref().ok(), place, owner, door).await
 }
 
-/// Opens the address once no other process has it. Without a reserved socket it is bound again.
+/// Opens the address once possible. Without a reserved socket it is bound again.
 async fn open(
     closed: Option<&Closed>,
     place: &Place,
@@ -326,9 +326,10 @@ async fn open(
     let address = place.address;
     let fails = |error: &io::Error, holder: Option<ClientId>| {
         let listener = owner.borrow().name.clone();
-        if let Some(holder) = holder {
+        if is_lost(error) {
             door.send_replace(Door::Lost);
-            warn!(%listener, %address, %holder, %error, "{ADDRESS_TAKEN}");
+            let holder = holder.map(tracing::field::display);
+            warn!(%listener, %address, holder, %error, "{ADDRESS_TAKEN}");
         } else {
             door.send_replace(Door::Closed);
             warn!(%listener, %address, %error, "cannot open the exposed address; retrying");

@@ -95,6 +95,11 @@ impl Exposures {
         Self(Arc::new(Inner { host, audit, ingresses, running }))
     }
 
+    /// The machine that has the addresses.
+    pub(crate) fn host(&self) -> &Host {
+        &self.0.host
+    }
+
     /// Adds a service that listeners may use.
     pub(crate) fn add_service(&self, ingress: &Arc<Ingress>) {
         let mut all = self.0.ingresses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +115,7 @@ impl Exposures {
     /// Binds the addresses that `settings` add. Nothing has changed until [`Exposures::apply`].
     ///
     /// # Errors
-    /// An address cannot be bound. `if_taken` decides what happens if another process has it.
+    /// An address cannot be bound. `if_taken` decides whether that may be so for now.
     pub(crate) fn prepare(
         &self,
         settings: &Settings,
@@ -252,7 +257,7 @@ impl Exposures {
 fn open(exposed: &Arc<Exposed>, place: Place, claim: Claim) -> Option<Address> {
     let (asked, bound) = (place.address, claim.address()?);
     let owner = watch::Sender::new(exposed.clone());
-    // If another process has it, its task reports it as lost.
+    // If it cannot be opened, its task reports it as lost.
     let is_open = matches!(claim, Claim::Bound(_));
     let (sender, door) = watch::channel(if is_open { Door::Open } else { Door::Closed });
     let place = Place { address: bound, ..place };

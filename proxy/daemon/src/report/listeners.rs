@@ -1,5 +1,6 @@
 //! Problems with local addresses.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use meshport_config::ServiceName;
@@ -44,10 +45,7 @@ impl Reporter<'_> {
         for service in services {
             let name = &service.name;
             for address in &service.lost {
-                found.push(ADDRESS_TAKEN.found(format!(
-                    "{name}: another process listens on the local address {address} and gets this \
-                     node's clients"
-                )));
+                found.push(self.lost(name.as_str(), "local", *address));
             }
             let totals = self.state.sessions.totals(name);
             if let Some(who) = totals.addresses.paced(now) {
@@ -66,13 +64,24 @@ impl Reporter<'_> {
         }
         for exposed in self.state.process.exposures.status() {
             for address in exposed.lost {
-                found.push(ADDRESS_TAKEN.found(format!(
-                    "{}: another process listens on the exposed address {address} and gets this \
-                     node's clients",
-                    exposed.name
-                )));
+                found.push(self.lost(exposed.name.as_str(), "exposed", address));
             }
         }
         found
+    }
+
+    /// An address that another process has, or that this machine does not have yet.
+    fn lost(&self, whose: &str, kind: &str, address: SocketAddr) -> Finding {
+        let is_here = self.state.process.exposures.host().has(address.ip());
+        ADDRESS_TAKEN.found(match is_here {
+            true => format!(
+                "{whose}: another process listens on the {kind} address {address} and gets this \
+                 node's clients"
+            ),
+            false => format!(
+                "{whose}: this machine does not have the {kind} address {address}, which is \
+                 opened once it has"
+            ),
+        })
     }
 }

@@ -10,13 +10,13 @@ use crate::tcp::{Closed, Host, Listener};
 /// Pause between attempts to open an address.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What happens if another process has an address.
+/// What happens if another process has an address, or this machine does not have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfTaken {
     /// Fail: a user waits for the result and can choose another address.
     Fail,
-    /// Run without the address and take it once it is free. Otherwise any local user could stop the
-    /// daemon by taking an address between two starts.
+    /// Run without the address and take it once possible. Otherwise any local user could stop the
+    /// daemon by taking an address between two starts, and an interface that comes up late would.
     Wait,
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum IfTaken {
 pub(crate) enum Claim {
     /// This node listens there.
     Bound(Listener),
-    /// Another process has it.
+    /// Another process has it, or this machine does not have it yet.
     Taken(SocketAddr),
 }
 
@@ -71,16 +71,26 @@ impl Place {
         }
     }
 
-    /// Listens there, unless another process does and `if_taken` permits waiting.
+    /// Listens there, unless that is impossible for now and `if_taken` permits waiting. A machine
+    /// without a loopback address does not get one.
     pub(crate) fn claim(&self, if_taken: IfTaken) -> io::Result<Claim> {
+        let may_wait = |error: &io::Error| match error.kind() {
+            io::ErrorKind::AddrNotAvailable => !self.address.ip().is_loopback(),
+            _ => is_lost(error),
+        };
         match self.listen() {
             Ok(listener) => Ok(Claim::Bound(listener)),
-            Err(error) => match (error.kind(), if_taken) {
-                (io::ErrorKind::AddrInUse, IfTaken::Wait) => Ok(Claim::Taken(self.address)),
-                _ => Err(error),
-            },
+            Err(error) if if_taken == IfTaken::Wait && may_wait(&error) => {
+                Ok(Claim::Taken(self.address))
+            }
+            Err(error) => Err(error),
         }
     }
+}
+
+/// Whether an address cannot be opened because another process has it, or this machine does not.
+pub(crate) fn is_lost(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
 }
 
 impl Claim {

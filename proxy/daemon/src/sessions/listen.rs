@@ -13,7 +13,7 @@ use crate::Error;
 
 use crate::clock;
 use crate::sessions::arrived::Arrived;
-use crate::sessions::claim::{Claim, IfTaken, Place};
+use crate::sessions::claim::{Claim, IfTaken, Place, is_lost};
 use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
@@ -60,7 +60,8 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 /// The address is open only while an origin may answer. Once none has been usable for the service's
 /// hold time and no trial is answered, it is closed: clients are then refused immediately instead
 /// of timing out. It stays bound, so no other process can take it, and reopens with the first
-/// usable route. An address in use by another process is opened once it is free.
+/// usable route. An address that another process has, or that this machine does not have yet, is
+/// opened once possible.
 ///
 /// When the next process takes over, the address is left to it and sessions continue.
 pub(crate) async fn serve(claim: Claim, ingress: Arc<Ingress>) {
@@ -248,7 +249,7 @@ fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLo
     );
 }
 
-/// Waits until an origin may answer, then for the address if another process has taken it.
+/// Waits until an origin may answer, then for the address if it was lost.
 async fn reopen(
     closed: io::Result<Closed>,
     address: SocketAddr,
@@ -269,15 +270,16 @@ async fn reopen(
     }
 }
 
-/// Opens the address once no other process has it. Without a reserved socket it is bound again.
+/// Opens the address once possible. Without a reserved socket it is bound again.
 async fn open(closed: Option<&Closed>, address: SocketAddr, ingress: &Ingress) -> Listener {
     let (service, addresses) = (&ingress.service, &ingress.totals.addresses);
     let host = ingress.context.host.clone();
     let place = Place { host, address, is_virtual: false };
     let fails = |error: &io::Error, holder: Option<ClientId>| {
-        addresses.note_taken(address, holder.is_some());
-        if let Some(holder) = holder {
-            warn!(%service, %address, %holder, %error, "{ADDRESS_TAKEN}");
+        addresses.note_taken(address, is_lost(error));
+        if is_lost(error) {
+            let holder = holder.map(tracing::field::display);
+            warn!(%service, %address, holder, %error, "{ADDRESS_TAKEN}");
         } else {
             warn!(%service, %address, %error, "cannot open the local address; retrying");
         }

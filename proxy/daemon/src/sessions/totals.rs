@@ -165,13 +165,14 @@ impl Addresses {
         self.met().paced.and_then(|(who, at)| lately(who, at, now))
     }
 
-    /// Sets whether another process has an address; returns whether that is a change.
+    /// Sets whether another process has an address, or this machine does not; returns whether that
+    /// is a change.
     pub(crate) fn note_taken(&self, address: SocketAddr, is_taken: bool) -> bool {
         let taken = &mut self.met().taken;
         if is_taken { taken.insert(address) } else { taken.remove(&address) }
     }
 
-    /// The addresses that another process has.
+    /// The addresses that another process has, or that this machine does not have.
     pub(crate) fn taken(&self) -> Vec<SocketAddr> {
         self.met().taken.iter().copied().collect()
     }

@@ -83,8 +83,12 @@ fn not_free(settings: &Settings) -> Vec<Finding> {
 
 fn taken(address: SocketAddr, protocol: Protocol) -> Finding {
     let word = if protocol == Protocol::Tcp { "TCP" } else { "UDP" };
-    let who = holder::of(address, protocol).unwrap_or("another process".into());
-    ADDRESS_TAKEN.found(format!("{who} uses {word} {address}"))
+    let is_here = UdpSocket::bind((address.ip(), 0)).is_ok();
+    ADDRESS_TAKEN.found(match holder::of(address, protocol) {
+        Some(who) => format!("{who} uses {word} {address}"),
+        None if is_here => format!("another process uses {word} {address}"),
+        None => format!("{word} {address} is not an address of this machine"),
+    })
 }
 
 fn rights(facts: &Facts) -> Looked {

@@ -68,11 +68,21 @@ async fn an_address_that_is_taken_at_a_start_is_served_once_it_is_free() {
 }
 
 #[tokio::test]
-async fn only_a_taken_address_is_waited_for() {
+async fn an_address_that_this_machine_does_not_have_yet_is_waited_for_at_a_start_only() {
+    let (near, _far) = testing::pair();
+    let (own, _count) = instance();
+    let (ingress, _routes) = ingress(&near, Host::Kernel, &own);
     // The documentation prefix (RFC 5737) belongs to no machine.
     let missing = address("192.0.2.1:7445");
-    let error = bind_all(&Host::Kernel, &[missing], IfTaken::Wait).expect_err("it is not here");
+    let error = bind(&[missing]).expect_err("it is not here");
     assert!(error.to_string().contains("192.0.2.1"), "{error}");
+    let both = [address(LOCAL), missing];
+    let claims = bind_all(&Host::Kernel, &both, IfTaken::Wait).expect("it may wait");
+    let [here, late] = <[Claim; 2]>::try_from(claims).expect("two addresses");
+    assert!(matches!(here, Claim::Bound(_)), "{here:?}");
+    assert_eq!(late.address(), Some(missing));
+    tokio::spawn(serve(late, ingress.clone()));
+    until("it is lost", async || ingress.totals.addresses.taken() == [missing]).await;
 }
 
 #[tokio::test]
