@@ -187,8 +187,9 @@ pub enum Error {
     },
     /// The authority has revoked it.
     #[error(
-        "{revoked} was revoked at {at}. This machine becomes a node again only \
-         with new keys: `meshport reset`, then join with a new invite"
+        "{revoked} was revoked at {at}. This machine is accepted again only with new keys: \
+         `meshport reset`, then join with a new invite; an operator needs only `meshport forward \
+         --invite FILE`"
     )]
     Revoked {
         /// The revoked node or invite.

@@ -80,13 +80,13 @@ async fn serve(args: &DashboardArgs, start: Start) -> Result<(), Error> {
             }
             tell(args, address)?;
             let page = dashboard::serve(listener, leaf.viewer());
-            tokio::select! {
-                () = page => {}
-                () = follow(&mut leaf, &storage) => {}
-                () = signals.any() => {}
-            }
+            let ended = tokio::select! {
+                () = page => Ok(()),
+                error = follow(&mut leaf, &storage) => Err(error),
+                () = signals.any() => Ok(()),
+            };
             storage.store_directory(leaf.directory().await).await;
-            Ok(())
+            ended
         }
         Err(error) => Err(error),
     };
@@ -100,6 +100,7 @@ async fn first_view(leaf: &mut Leaf, args: &DashboardArgs) -> Result<(), Error> 
     let node = args.node.as_ref().map(NodeName::as_str);
     let deadline = Instant::from_std(clock::now()) + args.timeout.0;
     loop {
+        leaf.check_revoked()?;
         let error = match viewer.view(node, 0).await {
             Ok(_) => return Ok(()),
             Err(error) => error,
@@ -140,10 +141,13 @@ fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Saves new mesh secrets of the leaf. Never returns.
-async fn follow(leaf: &mut Leaf, storage: &Storage) {
+/// Saves new mesh secrets of the leaf, until it is revoked.
+async fn follow(leaf: &mut Leaf, storage: &Storage) -> Error {
     loop {
         leaf.changed().await;
+        if let Err(error) = leaf.check_revoked() {
+            return error;
+        }
         storage.take_secrets(leaf).await;
     }
 }

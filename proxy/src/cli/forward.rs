@@ -129,7 +129,7 @@ async fn forward(
         () = signals.any() => Err(Error::Negative("interrupted before an origin was found".into())),
     };
     console.clear();
-    let mut forward = Forward { args, leaf, console, storage, signals };
+    let mut forward = Forward { args, leaf, console, storage, signals, told: None };
     let outcome = match ready {
         Ok(destination) => forward.serve(destination, context).await,
         Err(error) => Err(error),
@@ -147,6 +147,7 @@ async fn connect(
     let begun = Instant::from_std(clock::now());
     let (deadline, mut usable_since) = (begun + args.timeout.0, None);
     loop {
+        leaf.check_revoked()?;
         let now = Instant::from_std(clock::now());
         let progress = leaf.progress();
         match leaf.destination() {
@@ -190,10 +191,12 @@ struct Forward<'a> {
     console: Console,
     storage: Storage,
     signals: EndSignals,
+    /// The refusal that was printed since the last usable origin.
+    told: Option<String>,
 }
 
 impl Forward<'_> {
-    /// Serves until a signal or the command's end.
+    /// Serves until a signal, the command's end, or the revocation of this machine.
     async fn serve(
         &mut self,
         destination: Destination,
@@ -219,9 +222,11 @@ impl Forward<'_> {
         loop {
             tokio::select! {
                 () = self.leaf.changed() => {
+                    self.leaf.check_revoked()?;
                     self.storage.take_secrets(&mut self.leaf).await;
                     let now = self.leaf.destination();
                     self.tell_change(local, last.as_ref(), now.as_ref());
+                    self.tell_refusal(now.as_ref());
                     last = now;
                 }
                 code = child::ended(&mut command) => {
@@ -277,6 +282,15 @@ impl Forward<'_> {
                 self.console.remark(&messages::denied(&denied, &self.args.service));
             }
         }
+    }
+
+    /// Prints the last refusal while no origin is usable, since that may be the reason.
+    fn tell_refusal(&mut self, now: Option<&Destination>) {
+        let refused = self.leaf.progress().refused.filter(|_| now.is_none());
+        if let Some(reason) = refused.as_ref().filter(|_| refused != self.told) {
+            self.console.remark(&messages::last_refusal(reason));
+        }
+        self.told = refused;
     }
 }
 

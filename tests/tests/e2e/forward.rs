@@ -9,6 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use meshport_tests::identity::Identity;
 use meshport_tests::netns::{self, Namespace};
 use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::series::failures;
@@ -376,6 +377,26 @@ fn a_watch_hears_again_soon_after_a_sleep() {
             "stopped for {length:?}: heard again after {silences:?}, {connections} connections"
         );
         assert!(silences.last() <= Some(&AGAIN), "{silences:?}");
+    }
+}
+
+#[test]
+fn a_revoked_operators_forward_ends_and_says_why() {
+    let mut world = office_and_two_sites(["near", "far"]);
+    let laptop = Laptop::new(&mut world, "office", "cp-near");
+    let log = world.path("forward.log");
+    let (mut process, ..) = ready(&mut laptop.first(&["--listen", "127.0.0.1:0"]), &log);
+    let slot = laptop.folder.join("0");
+    let saved = slot.join("credential");
+    wait::until("the credential is saved", SETTLE, || saved.exists().then_some(()));
+    let node = Identity::read(&slot).node().to_string();
+    let state = world.at("cp-near").state().to_string_lossy().into_owned();
+    run_ok(&meshport().to_string_lossy(), &["revoke", &node, "--state-dir", &state]);
+    let status = process.ended(SETTLE);
+    let said = process.output();
+    assert_eq!(status.code(), Some(4), "{said}");
+    for words in [&*format!("node {node} was revoked at"), "`meshport forward --invite FILE`"] {
+        assert!(said.contains(words), "{words}: {said}");
     }
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshport_config::{
-    Defaults, MeshSecrets, Revocations, Seed, ServiceName, ServiceSettings, Settings, SiteName,
+    Credential, Defaults, MeshSecrets, Revocation, Revocations, Seed, ServiceName, ServiceSettings,
+    Settings, SiteName,
 };
 use meshport_mesh::{Incoming, Mesh};
 use rustix::time::{ClockId, clock_gettime};
@@ -127,6 +128,8 @@ pub struct Leaf {
     listen: Option<SocketAddr>,
     routes: watch::Receiver<Arc<Route>>,
     refused: watch::Receiver<Option<String>>,
+    revocations: watch::Receiver<Revocations>,
+    credential: Credential,
     writes: mpsc::Receiver<Write>,
     offered: Option<Box<SecretsWrite>>,
     commands: mpsc::Sender<Command>,
@@ -170,7 +173,7 @@ impl Leaf {
             // Members send the revocations again on the first query.
             revocations: Revocations::default(),
         });
-        let Channels { questions, commands, findings, refused, .. } = channels;
+        let Channels { questions, commands, findings, refused, revocations, .. } = channels;
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
         driver.execute(Command::Seeds(plain.collect()));
@@ -188,6 +191,8 @@ impl Leaf {
             listen,
             routes,
             refused,
+            revocations,
+            credential: identity.credential,
             writes,
             offered: None,
             commands,
@@ -228,6 +233,19 @@ impl Leaf {
         }
     }
 
+    /// Fails once this leaf is revoked.
+    ///
+    /// # Errors
+    /// [`Error::Trust`] with the revocation.
+    pub fn check_revoked(&self) -> Result<(), Error> {
+        match self.revocations.borrow().covering(&self.credential) {
+            Some(&Revocation { revoked, at, .. }) => {
+                Err(meshport_config::Error::Revoked { revoked, at }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Fetches the certificates of all origins that are not known to be down. `limit` is the
     /// timeout per origin.
     pub async fn certificates(&self, limit: Duration) -> Vec<OriginCertificate> {
@@ -242,8 +260,8 @@ impl Leaf {
         certificates::ask(&self.mesh, &self.service, origins, limit).await
     }
 
-    /// Waits until [`Leaf::destination`] or [`Leaf::progress`] may have changed, or a new secret is
-    /// offered.
+    /// Waits until [`Leaf::destination`], [`Leaf::progress`] or [`Leaf::check_revoked`] may have
+    /// changed, or a new secret is offered.
     pub async fn changed(&mut self) {
         tokio::select! {
             changed = self.routes.changed() => if changed.is_err() {
@@ -251,6 +269,7 @@ impl Leaf {
                 std::future::pending::<()>().await;
             },
             Ok(()) = self.refused.changed() => {}
+            Ok(()) = self.revocations.changed() => {}
             Some(write) = self.writes.recv() => match write {
                 Write::Secrets(new) => self.offered = Some(new),
                 // A leaf need not store these: members send revocations again, and keys are

@@ -110,6 +110,11 @@ pub(super) fn denied(origin: &str, service: &ServiceName) -> String {
     )
 }
 
+/// What may be the reason that no origin is usable.
+pub(super) fn last_refusal(reason: &str) -> String {
+    format!("a member refused this machine, or was refused: {reason}")
+}
+
 /// Why no member answers, and what to do.
 pub(in crate::cli) fn no_member(refused: Option<&str>, waited: Period) -> String {
     match refused {
