@@ -531,6 +531,7 @@ impl Driver {
                 self.mesh.wake(slept);
                 self.core.wake(now);
             }
+            Command::Probe => self.core.wake(now),
             Command::Leave(done) => {
                 self.state.process.is_leaving = true;
                 self.core.leave(now);

@@ -39,6 +39,8 @@ pub(crate) enum Command {
     FailedUpgrade(Option<String>),
     /// This machine slept for this long, or moved to another network.
     Wake(Duration),
+    /// Measure every path again now.
+    Probe,
     /// Present this credential.
     Credential(Box<Credential>),
     /// This value is stored: use it.

@@ -2,7 +2,7 @@
 //!
 //! Like a daemon, it chooses routes with the core and races and replays sessions. It has no gossip,
 //! no instances, no incoming streams and no admin socket. A task detects suspends and network
-//! changes, and then renews every tunnel.
+//! changes, and then renews every tunnel; when the wall clock is set, it only probes all paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ use crate::driver::{Channels, Components, Driver, Question};
 use crate::findings;
 use crate::health::certificates::{self, Origins};
 use crate::lifecycle::dashboard::Viewer;
-use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK};
+use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK, Wakeup};
 use crate::node;
 use crate::node::assemble;
 use crate::node::services::Services;
@@ -347,10 +347,18 @@ async fn watch_over(mesh: Mesh, commands: mpsc::Sender<Command>) {
     let mut detector = SuspendDetector::default();
     loop {
         ticks.tick().await;
-        let Some(woke) = detector.handle_reading(read(&mesh)) else { continue };
-        let slept_s = woke.slept.as_secs();
-        info!(slept_s, moved = woke.moved, "renewing all tunnels");
-        if commands.send(Command::Wake(woke.slept)).await.is_err() {
+        let command = match detector.handle_reading(read(&mesh)) {
+            None => continue,
+            Some(Wakeup::Renew { slept, moved }) => {
+                info!(slept_s = slept.as_secs(), moved, "renewing all tunnels");
+                Command::Wake(slept)
+            }
+            Some(Wakeup::Probe) => {
+                info!("the wall clock was set; probing all paths");
+                Command::Probe
+            }
+        };
+        if commands.send(command).await.is_err() {
             return;
         }
     }

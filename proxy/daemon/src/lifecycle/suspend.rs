@@ -14,8 +14,8 @@ use std::time::Duration;
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// A tick this late means that the process did not run; load alone causes smaller delays.
 const LATE: Duration = Duration::from_millis(1500);
-/// If the wall clock gains this much on the other clock, a virtual machine was paused and its wall
-/// clock was set afterwards. Adjustments of a running clock are far smaller.
+/// If the wall clock gains this much on the other clock, it was set: by hand, at the first contact
+/// with a time server, or because a virtual machine was paused.
 const WALL_JUMP: Duration = Duration::from_secs(10);
 /// Destinations whose source address is checked: the members and origins in use.
 pub(crate) const MAX_DESTINATIONS: usize = 8;
@@ -31,13 +31,18 @@ pub struct Reading {
     pub sources: BTreeMap<SocketAddr, Option<IpAddr>>,
 }
 
-/// A reason to renew tunnels.
+/// A reason to doubt tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wakeup {
-    /// How long the process did not run; zero if only the network changed.
-    pub slept: Duration,
-    /// Whether packets now leave from another address.
-    pub moved: bool,
+pub enum Wakeup {
+    /// They are probably useless.
+    Renew {
+        /// How long the process did not run; zero if only the network changed.
+        slept: Duration,
+        /// Whether packets now leave from another address.
+        moved: bool,
+    },
+    /// The wall clock alone jumped: probes tell whether tunnels still work.
+    Probe,
 }
 
 /// Compares each reading with earlier ones.
@@ -47,17 +52,13 @@ pub struct SuspendDetector {
 }
 
 impl SuspendDetector {
-    /// Handles a reading. Returns the reason if tunnels must be renewed.
+    /// Handles a reading. Returns the reason if tunnels are in doubt.
     pub fn handle_reading(&mut self, reading: Reading) -> Option<Wakeup> {
         let last = self.last.replace(reading)?;
         let now = self.last.as_mut().expect("it was just put there");
         let passed = now.awake.saturating_sub(last.awake);
         let by_wall = now.wall.saturating_sub(last.wall);
-        let slept = match passed {
-            passed if passed > TICK + LATE => passed,
-            passed if by_wall > passed + WALL_JUMP => by_wall,
-            _ => Duration::ZERO,
-        };
+        let slept = if passed > TICK + LATE { passed } else { Duration::ZERO };
         let known = |to: &SocketAddr| last.sources.get(to).copied();
         let moved = now.sources.iter().any(|(to, from)| match (known(to), from) {
             // Without a route, no packets leave.
@@ -71,7 +72,10 @@ impl SuspendDetector {
         while now.sources.len() > 2 * MAX_DESTINATIONS {
             now.sources.pop_first();
         }
-        (moved || !slept.is_zero()).then_some(Wakeup { slept, moved })
+        if moved || !slept.is_zero() {
+            return Some(Wakeup::Renew { slept, moved });
+        }
+        (by_wall > passed + WALL_JUMP).then_some(Wakeup::Probe)
     }
 }
 
@@ -110,14 +114,19 @@ mod tests {
     #[test]
     fn sleep_is_reported_with_its_length() {
         let [.., woke] = judge([(0, 0, HOME), (600_500, 600_500, HOME)]);
-        assert_eq!(woke, Some(Wakeup { slept: Duration::from_millis(600_500), moved: false }));
-        let [.., paused] = judge([(0, 0, HOME), (500, 3_600_000, HOME)]);
-        assert_eq!(paused, Some(Wakeup { slept: Duration::from_secs(3600), moved: false }));
+        let slept = Duration::from_millis(600_500);
+        assert_eq!(woke, Some(Wakeup::Renew { slept, moved: false }));
+    }
+
+    #[test]
+    fn a_jump_of_the_wall_clock_alone_renews_nothing() {
+        let steps = [(0, 0, HOME), (500, 3_600_000, HOME), (1000, 3_600_500, HOME)];
+        assert_eq!(judge(steps), [None, Some(Wakeup::Probe), None]);
     }
 
     #[test]
     fn a_changed_address_is_a_move_even_after_a_time_without_one() {
-        let moved = Some(Wakeup { slept: Duration::ZERO, moved: true });
+        let moved = Some(Wakeup::Renew { slept: Duration::ZERO, moved: true });
         let steps = [(0, 0, HOME), (500, 500, AWAY), (1000, 1000, AWAY)];
         assert_eq!(judge(steps), [None, moved, None]);
         let steps = [(0, 0, HOME), (500, 500, None), (1000, 1000, None), (1500, 1500, HOME)];
