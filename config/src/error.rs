@@ -174,6 +174,29 @@ pub enum Error {
         /// The time of this machine's clock.
         now: UnixSeconds,
     },
+    /// A new mesh secret was signed in the future, beyond the allowed clock skew.
+    #[error(
+        "the new mesh secret was signed at {at}, but this machine's clock says {now}. Correct the \
+         wrong clock, and sign it again with `meshport rotate-secret`"
+    )]
+    RotationAhead {
+        /// Time of signing.
+        at: UnixSeconds,
+        /// The time of this machine's clock.
+        now: UnixSeconds,
+    },
+    /// The previous mesh secret would end at once.
+    #[error(
+        "the new mesh secret ends the previous one at {retire_at}, and this machine's clock says \
+         {now}: members without the new one would be shut out. If a clock is wrong, correct it; \
+         then sign it again with `meshport rotate-secret`"
+    )]
+    RotationOver {
+        /// End of the previous secret.
+        retire_at: UnixSeconds,
+        /// The time of this machine's clock.
+        now: UnixSeconds,
+    },
     /// The credential has expired.
     #[error(
         "the credential expired at {expired_at}, and this machine's clock says {now}. Join again \

@@ -16,6 +16,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::authority::{AuthorityKey, AuthoritySignature, Chain, MAX_CHAIN_BYTES};
 use crate::codec;
+use crate::credential::MAX_CLOCK_SKEW_S;
 use crate::error::Error;
 use crate::ids::{MeshId, UnixSeconds};
 use crate::keys::MeshSecret;
@@ -72,7 +73,7 @@ pub struct Rotation {
     pub number: u64,
     /// The secret that it is about.
     pub secret: SecretId,
-    /// Time of signing; informational only.
+    /// Time of signing, by the signer's clock.
     pub at: UnixSeconds,
     /// When the previous secret stops opening tunnels.
     pub retire_at: UnixSeconds,
@@ -93,6 +94,11 @@ impl Rotation {
     /// The endorsements of the authority key that signed it.
     pub fn chain(&self) -> &Chain {
         self.signature.chain()
+    }
+
+    /// Whether it was signed by a clock that was ahead, so that the previous secret would end late.
+    pub fn is_ahead(&self, now: UnixSeconds) -> bool {
+        self.at > now.saturating_add(MAX_CLOCK_SKEW_S)
     }
 
     /// The order of two secrets. Two with the same number, which only a careless operator makes,
@@ -288,6 +294,21 @@ impl MeshSecrets {
             taken.former.clone_from(&self.former);
         }
         Ok(Some(taken))
+    }
+
+    /// Checks an operator's new secret: its overlap must have been computed by a right clock, and
+    /// must not be over already. Between members neither counts, since a member may have been away.
+    ///
+    /// # Errors
+    /// [`Error::RotationAhead`] or [`Error::RotationOver`].
+    pub fn check_times(&self, now: UnixSeconds) -> Result<(), Error> {
+        match (&self.rotation, self.retires_at()) {
+            (Some(rotation), _) if rotation.is_ahead(now) => {
+                Err(Error::RotationAhead { at: rotation.at, now })
+            }
+            (_, Some(retire_at)) if retire_at <= now => Err(Error::RotationOver { retire_at, now }),
+            _ => Ok(()),
+        }
     }
 
     /// The one in force alone.

@@ -80,6 +80,22 @@ fn an_overlap_that_is_over_ends_when_it_is_retired_and_not_before() {
 }
 
 #[test]
+fn an_operators_secret_is_refused_if_its_times_contradict_the_clock() {
+    let mesh = authority(1).public();
+    let taken = MeshSecrets::from(secret(0)).take(&next(1), &mesh).unwrap().unwrap();
+    let end = NOW.0 + DAY;
+    for right in [NOW.0 - MAX_CLOCK_SKEW_S, NOW.0, end - 1] {
+        assert_eq!(taken.check_times(UnixSeconds(right)), Ok(()));
+    }
+    let early = UnixSeconds(NOW.0 - MAX_CLOCK_SKEW_S - 1);
+    let ahead = Err(Error::RotationAhead { at: NOW, now: early });
+    assert_eq!(taken.check_times(early), ahead);
+    let end = UnixSeconds(end);
+    assert_eq!(taken.check_times(end), Err(Error::RotationOver { retire_at: end, now: end }));
+    assert_eq!(taken.without_former().check_times(end), Ok(()), "there is nothing to end");
+}
+
+#[test]
 fn only_the_authority_rotates() {
     let (mesh, stranger) = (authority(1).public(), authority(2).public());
     let first = MeshSecrets::from(secret(0));

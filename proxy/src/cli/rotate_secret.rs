@@ -90,7 +90,8 @@ fn said(Outcome { report, .. }: &Outcome) -> String {
     }
 }
 
-/// Signs a new secret with the next number; `None` during the overlap of the last rotation.
+/// Signs a new secret with the next number; `None` during the overlap of the last rotation, unless
+/// a clock that was ahead has set its end.
 pub(crate) fn sign(
     state: &StateDir,
     args: &RotateSecretArgs,
@@ -110,7 +111,8 @@ pub(crate) fn sign(
             state.path().display(),
         )));
     }
-    if let Some(at) = held.retires_at() {
+    let is_ahead = held.rotation().is_some_and(|rotation| rotation.is_ahead(now));
+    if let Some(at) = held.retires_at().filter(|_| !is_ahead) {
         return match args.print {
             true => Err(Error::Usage(format!(
                 "the overlap of the last rotation ends at {at}, and a node holds at most two \
@@ -149,6 +151,7 @@ pub(crate) fn write(
     let mesh = mesh(state)?.unwrap_or(next.rotation().mesh);
     match held.take(next, &mesh)? {
         Some(taken) => {
+            taken.check_times(now)?;
             // The daemon may run as another user, which owns the file.
             state.store_mesh_secrets(&taken, Existing::ReplaceForOwner)?;
             Ok(report(&taken, true, now))
@@ -177,4 +180,47 @@ fn mesh(state: &StateDir) -> Result<Option<MeshId>, Error> {
     let of_node = state.credential()?.map(|credential| credential.mesh);
     let of_authority = state.authority_key()?.map(|authority| authority.public());
     Ok(of_node.or(of_authority))
+}
+
+#[cfg(test)]
+mod tests {
+    use meshport_config::AuthorityKey;
+
+    use super::*;
+
+    const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+    const DAY_S: i64 = 86_400;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RotateSecretArgs,
+    }
+
+    #[test]
+    fn a_rotation_by_a_wrong_clock_is_refused_or_can_be_followed_by_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::create(folder.path().join("state")).expect("made");
+        let authority = AuthorityKey::generate(&mut OsRng);
+        state.store_authority_key(&authority, Existing::Keep).expect("stored");
+        let first = MeshSecret::generate(&mut OsRng);
+        state.store_mesh_secret(&first, Existing::Keep).expect("stored");
+        let Line { args } = clap::Parser::parse_from(["meshport"]);
+        let at = |days: i64| UnixSeconds(NOW.0.saturating_add_signed(days * DAY_S));
+        let signed = |by| sign(&state, &args, by).expect("signed");
+
+        for (by, why) in [(at(-30), "would be shut out"), (at(400), "Correct the wrong clock")] {
+            let next = signed(by).expect("a new one");
+            let error = write(&state, &next, NOW).expect_err("a clock is wrong");
+            assert!(error.to_string().contains(why), "{error}");
+            assert_eq!(error.exit_code(), 4);
+        }
+        // As earlier versions have written it.
+        let ahead = signed(at(400)).expect("a new one");
+        write(&state, &ahead, at(400)).expect("no clock contradicts it");
+        let next = signed(NOW).expect("the overlap of 407 days is not waited for");
+        let report = write(&state, &next, NOW).expect("its times are right");
+        assert_eq!((report.number, report.former_ends_at), (2, Some(at(7))));
+        assert!(signed(NOW).is_none(), "one at a time");
+    }
 }

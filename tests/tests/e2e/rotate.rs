@@ -5,10 +5,12 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use meshport_config::{AuthorityKey, MeshSecret, NextSecret, UnixSeconds};
 use meshport_tests::echo::{self, Flow, SERVICE, answers, session};
-use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
+use rand_core::OsRng;
 use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
@@ -179,6 +181,28 @@ fn the_secret_is_exchanged_under_open_sessions() {
     for event in ["secret-rotated", "secret-retired"] {
         assert!(log.contains(event), "{event}: {log}");
     }
+}
+
+/// Members that are away would be shut out, or the previous secret would be valid for far too long.
+#[test]
+fn a_daemon_refuses_a_secret_that_was_signed_by_a_wrong_clock() {
+    let mut world = World::new();
+    world.node(&NodePlan::new("cp", "fra"));
+    let key = fs::read_to_string(world.at("cp").state().join("authority.key"));
+    let key: AuthorityKey = key.expect("init ran here").trim().parse().expect("a key");
+    let (now, day, state) = (wait::unix_now(), 86_400, state(&world, "cp"));
+    for (at, why) in [(now - 30 * day, "would be shut out"), (now + 400 * day, "was signed at")] {
+        let secret = MeshSecret::generate(&mut OsRng);
+        let (at, until) = (UnixSeconds(at), UnixSeconds(at + 7 * day));
+        let line = NextSecret::issue(&key, 1, secret, at, until).to_text().expect("a line");
+        let words = ["rotate-secret", "--state-dir", &state, "--import", line.as_str()];
+        let output = run(&meshport().to_string_lossy(), &words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{said}");
+        assert!(said.contains(why), "{said}");
+    }
+    assert_eq!(secret(&world, "cp")["number"], 0);
+    assert!(rotate(&world, "cp", &[]).contains("mesh secret 1 is in use"));
 }
 
 #[test]

@@ -73,7 +73,10 @@ impl Driver {
     /// An operator supplies a secret; answered when it is stored and in use.
     pub(crate) fn rotate(&mut self, next: &NextSecret, asker: Asker<RotateReport>) {
         let own = &self.state.identity;
-        let answer = match own.secrets.take(next, &own.credential.mesh) {
+        let timely = |it: MeshSecrets| it.check_times(clock::wall()).map(|()| it);
+        let taken = own.secrets.take(next, &own.credential.mesh);
+        let taken = taken.and_then(|taken| taken.map(timely).transpose());
+        let answer = match taken {
             Ok(Some(secrets)) if self.persistence.secret_asker.is_none() => {
                 self.persistence.secret_asker = Some((secrets.number(), asker));
                 return self.offer_secrets(secrets, None);
