@@ -122,9 +122,9 @@ impl StateDir {
         self.store_credential(next, Existing::Replace)
     }
 
-    /// The credential before `present`, if that one can be used and `present` cannot: it was revoked
-    /// with its issuer, or is not valid yet. Then the clock is behind, or that of an issuer was
-    /// ahead.
+    /// The credential before `present`, if that one can be used and `present` cannot: it was
+    /// revoked with its issuer, or is not valid yet. Then the clock is behind, or that of an issuer
+    /// was ahead.
     pub(super) fn fallback(
         &self,
         present: &Credential,
