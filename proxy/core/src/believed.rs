@@ -7,7 +7,8 @@
 //!
 //! A clock that was behind is believed at once when it is set right: when it returns to the time
 //! that it had before it went back, or when a verified credential begins after the believed time
-//! and not after the clock's.
+//! and not after the clock's. Only a time that had gone on for [`TRUSTED`] is returned to, and none
+//! such is given up for a credential: the clock of the one who signed it may have been ahead.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use meshport_config::{MAX_CLOCK_SKEW_S, UnixSeconds};
 
 /// How long a clock must be ahead before it is believed.
 pub const DOUBT: Duration = Duration::from_secs(30);
+/// A time that has gone on for this long without a jump is trusted.
+const TRUSTED: Duration = Duration::from_hours(1);
 /// The largest gain at once that raises no doubt: well above an adjustment or a late reading.
 const MAX_GAIN: Duration = Duration::from_secs(5);
 
@@ -23,7 +26,9 @@ const MAX_GAIN: Duration = Duration::from_secs(5);
 pub struct Believed {
     /// The last believed time, since 1970, and when it was read.
     last: Option<(Duration, Instant)>,
-    /// What was believed before the clock went back.
+    /// When the believed time last began or jumped.
+    since: Option<Instant>,
+    /// The trusted time before the clock went back.
     before: Option<(Duration, Instant)>,
     /// The latest start of a verified credential, less the skew that clocks are allowed.
     at_least: UnixSeconds,
@@ -40,7 +45,7 @@ struct Lead {
 impl Believed {
     /// Believes the first reading.
     pub const fn new() -> Self {
-        Self { last: None, before: None, at_least: UnixSeconds(0), lead: None }
+        Self { last: None, since: None, before: None, at_least: UnixSeconds(0), lead: None }
     }
 
     /// How far the clock is ahead of the believed time; `None` if it is believed.
@@ -59,23 +64,34 @@ impl Believed {
     /// during suspension too; returns the time to use.
     pub fn handle_reading(&mut self, wall: Duration, now: Instant) -> UnixSeconds {
         let go_on = |(time, at): (Duration, Instant)| time + now.saturating_duration_since(at);
-        let Some(expected) = self.last.map(go_on) else { return self.believe(wall, now) };
+        let Some(expected) = self.last.map(go_on) else { return self.jump(wall, now) };
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= TRUSTED;
+        let is_trusted = self.since.is_some_and(is_old);
+        self.before = self.before.filter(|(_, at)| !is_old(*at));
         if wall + MAX_GAIN < expected {
-            self.before.get_or_insert((expected, now));
+            if is_trusted {
+                self.before = Some((expected, now));
+            }
+            return self.jump(wall, now);
+        }
+        if wall <= expected + MAX_GAIN {
+            return self.believe(wall, now);
         }
         let returns = self.before.map(go_on).is_some_and(|it| wall.abs_diff(it) <= MAX_GAIN);
         let is_behind = (expected.as_secs() + 1..=wall.as_secs()).contains(&self.at_least.0);
-        if wall <= expected + MAX_GAIN || returns || is_behind {
-            if returns {
-                self.before = None;
-            }
-            return self.believe(wall, now);
-        }
         let lead = self.doubt(wall - expected, now);
-        if now.saturating_duration_since(lead.since) >= DOUBT {
-            return self.believe(wall, now);
+        let lasts = now.saturating_duration_since(lead.since) >= DOUBT;
+        if returns || (is_behind && !is_trusted) || lasts {
+            self.before = None;
+            return self.jump(wall, now);
         }
         UnixSeconds(expected.as_secs())
+    }
+
+    /// Believes another time than the one that went on.
+    fn jump(&mut self, wall: Duration, now: Instant) -> UnixSeconds {
+        self.since = Some(now);
+        self.believe(wall, now)
     }
 
     /// The lead as of now. A further jump starts the doubt again.
@@ -135,31 +151,37 @@ mod tests {
 
     #[test]
     fn a_clock_that_returns_to_what_it_was_is_believed_at_once() {
-        let back = -5 * DAY_S.cast_signed();
-        assert_eq!(
-            believed(&[(0, 0), (1, back), (20, back), (21, 0), (22, 0)]),
-            [0, back, back, 0, 0]
-        );
+        let (back, h) = (-5 * DAY_S.cast_signed(), TRUSTED.as_secs());
+        assert_eq!(believed(&[(0, 0), (h, back), (h + 20, back), (h + 21, 0)]), [0, back, back, 0]);
         // Also in steps; beyond that, a jump is one like any other.
-        let steps = [(0, 0), (1, back), (2, 2 * back), (3, back), (40, back), (41, 3), (42, 60)];
-        assert_eq!(believed(&steps), [0, back, 2 * back, 2 * back, back, 3, 3]);
+        let steps = [(0, 0), (h, back), (h + 1, 2 * back), (h + 2, back), (h + 3, 3), (h + 4, 60)];
+        assert_eq!(believed(&steps), [0, back, 2 * back, 2 * back, 3, 3]);
+        // Not if that was long ago, or the time had not been trusted.
+        assert_eq!(believed(&[(0, 0), (h, back), (2 * h, 0)]), [0, back, back]);
+        assert_eq!(believed(&[(0, 0), (h - 1, back), (h, 0)]), [0, back, back]);
+        // It was ahead for long enough, and is again: that time is not one to return to.
+        let jump = 400 * DAY_S.cast_signed();
+        let ahead = [(0, 0), (h, jump), (h + 30, jump), (h + 40, 0), (h + 50, jump)];
+        assert_eq!(believed(&ahead), [0, 0, jump, 0, 0]);
     }
 
     #[test]
     fn a_clock_behind_the_start_of_a_credential_is_believed_when_it_is_set_right() {
         let begin = Instant::now();
         let (jump, begins) = (BEGIN_S + 5 * DAY_S, BEGIN_S + 4 * DAY_S);
-        let read = |certain: &[u64]| {
+        let read = |certain: &[u64], after: u64| {
             let mut believed = Believed::new();
             believed.handle_reading(Duration::from_secs(BEGIN_S), begin);
             certain.iter().for_each(|it| believed.handle_evidence(UnixSeconds(*it)));
-            believed.handle_reading(Duration::from_secs(jump), begin + Duration::from_secs(1)).0
+            believed.handle_reading(Duration::from_secs(jump), begin + Duration::from_secs(after)).0
         };
-        assert_eq!(read(&[]), BEGIN_S + 1, "nothing speaks for it");
-        assert_eq!(read(&[begins]), jump);
-        assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S]), jump);
-        assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S + 1]), BEGIN_S + 1, "still behind");
-        assert_eq!(read(&[BEGIN_S]), BEGIN_S + 1, "not behind that one");
+        assert_eq!(read(&[], 1), BEGIN_S + 1, "nothing speaks for it");
+        assert_eq!(read(&[begins], 1), jump);
+        assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S], 1), jump);
+        assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S + 1], 1), BEGIN_S + 1, "still behind");
+        assert_eq!(read(&[BEGIN_S], 1), BEGIN_S + 1, "not behind that one");
+        let trusted = TRUSTED.as_secs();
+        assert_eq!(read(&[begins], trusted), BEGIN_S + trusted, "the signer's clock was ahead");
     }
 
     #[test]
