@@ -42,7 +42,7 @@ impl Driver {
         let changed = self.state.identity.apply(change);
         if matches!(changed, Changed::Credential | Changed::Key(_)) {
             let own = self.state.identity.credential.clone();
-            self.state.renewals.seeker.follow(&own, now);
+            self.state.renewals.follow(&own, now);
             self.outputs.credential.send_replace(own);
         }
         self.tell_change(&changed, from);

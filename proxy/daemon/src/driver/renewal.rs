@@ -150,11 +150,14 @@ impl Driver {
         let Some(former) = former.cloned() else { return };
         let until = former.expires_at;
         match self.change_identity(Change::Renewed(Box::new(former)), None) {
-            Ok(()) => warn!(
-                %until,
-                "the issuer of this node's credential is revoked; using the previous credential \
-                 until another issuer renews it"
-            ),
+            Ok(()) => {
+                self.state.renewals.seeker.hurry(clock::now());
+                warn!(
+                    %until,
+                    "the issuer of this node's credential is revoked; using the previous \
+                     credential until another issuer renews it"
+                );
+            }
             Err(error) => warn!(%error, "the previous credential is unusable"),
         }
     }

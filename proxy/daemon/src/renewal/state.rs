@@ -64,6 +64,12 @@ impl Renewals {
 
     pub(crate) fn take_stored(&mut self, write: &RenewalWrite) {
         (self.base, self.former) = (Some(write.base.clone()), Some(write.former.clone()));
+    }
+
+    /// Follows a change of the credential.
+    pub(crate) fn follow(&mut self, own: &Credential, now: Instant) {
+        self.seeker.follow(own, now);
+        // Whatever it is, it is the later decision.
         self.early = None;
     }
 
@@ -155,6 +161,15 @@ mod tests {
         assert_eq!(renewals.take_early(UnixSeconds(begins.0 - 1)), None);
         assert_eq!(renewals.take_early(begins), Some(stored));
         assert_eq!(renewals.take_early(begins), None);
+    }
+
+    #[test]
+    fn a_stored_credential_is_not_taken_once_another_is_in_use() {
+        let stored = credential(3, "node");
+        let known = KnownRenewals { early: Some(stored.clone()), ..KnownRenewals::default() };
+        let mut renewals = Renewals::new(known, &stored);
+        renewals.follow(&stored, clock::now());
+        assert_eq!(renewals.take_early(stored.valid_from()), None);
     }
 
     #[test]
