@@ -39,16 +39,24 @@ pub(crate) fn bind_all(
     let mut claims = Vec::new();
     for address in addresses {
         let place = Place { host: host.clone(), address: *address, is_virtual: false };
+        let spare = address.is_ipv6() && has_ipv4;
         match place.claim(if_taken) {
+            Ok(Claim::Taken(_)) if spare && has_no_ipv6() => warn!(%address, "{NO_IPV6}"),
             Ok(claim) => claims.push(claim),
-            Err(error) if address.is_ipv6() && lacks_ipv6(&error) && has_ipv4 => {
-                warn!(%address, "this machine has no IPv6: not listening there");
-            }
+            Err(error) if spare && lacks_ipv6(&error) => warn!(%address, "{NO_IPV6}"),
             Err(error) => return Err(Error::io(format!("listen on {address}"))(error)),
         }
     }
     Ok(claims)
 }
+
+/// Whether this machine has not even the loopback address, so no other one will come.
+fn has_no_ipv6() -> bool {
+    std::net::UdpSocket::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_err_and(|it| lacks_ipv6(&it))
+}
+
+/// Why an address is left out.
+const NO_IPV6: &str = "this machine has no IPv6: not listening there";
 
 fn lacks_ipv6(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
