@@ -284,10 +284,10 @@ impl Forward<'_> {
         }
     }
 
-    /// Prints the last refusal while no origin is usable, since that may be the reason.
+    /// Prints a new refusal while no origin is usable, since that may be the reason.
     fn tell_refusal(&mut self, now: Option<&Destination>) {
-        let refused = self.leaf.progress().refused.filter(|_| now.is_none());
-        if let Some(reason) = refused.as_ref().filter(|_| refused != self.told) {
+        let refused = self.leaf.progress().refused;
+        if let Some(reason) = refused.as_ref().filter(|_| now.is_none() && refused != self.told) {
             self.console.remark(&messages::last_refusal(reason));
         }
         self.told = refused;

@@ -61,13 +61,16 @@ pub(super) async fn lock(state: &StateDir, socket: &Path) -> Result<StateLock, E
 /// is in use: a process that exits may release the lock of the state folder before its sockets, and
 /// a daemon of the previous release does not pass its sockets on.
 pub(super) async fn bind_mesh(settings: &Settings, shards: usize) -> Result<Shards, Error> {
-    let begun = clock::now();
+    let (begun, mut told) = (clock::now(), false);
     loop {
         match assemble::bind_mesh(settings, shards) {
             Err(Error::Io { source, .. })
                 if source.kind() == io::ErrorKind::AddrInUse
                     && clock::now().duration_since(begun) < RELEASE_TIME =>
             {
+                if !std::mem::replace(&mut told, true) {
+                    info!(address = %settings.mesh.listen, "waiting for the mesh's UDP address");
+                }
                 sleep(RETRY_INTERVAL).await;
             }
             bound => return bound,

@@ -135,7 +135,8 @@ pub(super) async fn gather(args: &DaemonArgs) -> Result<Gathered, Error> {
     let checked = check::check(config, state_dir, &paths, clock::wall());
     let state_dir = match (&loaded, state_dir) {
         (Ok(settings), _) => Some(settings.state_dir.clone()),
-        (Err(_), named) => Some(named.unwrap_or(paths.state_dir()).to_owned()),
+        (Err(_), Some(named)) => Some(named.to_owned()),
+        (Err(_), None) => Some(load::default_state_dir(&paths)),
     };
     parts.extend(of_settings(loaded, checked));
     let folder = state_dir.clone().unwrap_or_default();
