@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use super::*;
-use crate::Count;
 use crate::core::{Discovery, Event};
 use crate::tests::{Member, Mesh, WALL, base};
 use crate::wire::{Item, Message};

@@ -7,7 +7,7 @@
 //!
 //! A clock that was behind is believed at once when it is set right: when it returns to the time
 //! that it had before it went back, or when a verified credential begins after the believed time
-//! and not after the clock's. Only a time that had gone on for [`TRUSTED`] is returned to, and none
+//! and not after the clock's. Only a time that had gone on for an hour is returned to, and none
 //! such is given up for a credential: the clock of the one who signed it may have been ahead.
 
 use std::time::{Duration, Instant};
