@@ -179,6 +179,9 @@ fn an_apiserver_whose_etcd_member_stalls_is_left() {
     cluster.chooses(WORKER, &origin(1));
     let herd_is_calm = a_herd_moves_nothing(&mut cluster);
 
+    // Where the leader stalls, all apiservers stall until another one is elected.
+    cluster.lead(2);
+    cluster.settles();
     let idle = kubectl.clone();
     let idle = Series::start(IDLE, move |_| idle.call(&["version", "--client"]).took);
     cluster.process(&member(1)).signal("STOP");

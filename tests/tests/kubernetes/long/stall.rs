@@ -63,9 +63,7 @@ fn stall(cluster: &mut Cluster, at: &str, leads: bool) -> [Noticed; 3] {
     restart_haproxy(cluster);
     let routes = Route::all(cluster);
     let who = if leads { "the leader" } else { "a follower" };
-    if leads {
-        cluster.lead(1);
-    }
+    cluster.lead(if leads { 1 } else { 2 });
     cluster.process(&member(1)).signal("STOP");
     let stalled = wait::now();
     let calls = routes.each_ref().map(|route| {
