@@ -422,6 +422,14 @@ impl Mesh {
         link.turn(|core, now| core.send_datagram(now, to, port, payload))
     }
 
+    /// Call this when a path to a peer turns out to be too narrow for QUIC's smallest datagram, or
+    /// wide enough again. Longer packets are split then, if the peer's release joins them; a
+    /// datagram of exactly [`MAX_DATAGRAM`](meshport_proto::MAX_DATAGRAM) bytes, which tests the
+    /// path, is not.
+    pub fn set_narrow(&self, node: &NodeId, is_narrow: bool) {
+        self.shard(node).link.turn(|core, _| core.set_narrow(node, is_narrow));
+    }
+
     /// Opens a stream. Makes handshakes as needed; all callers for one peer share them. Returns
     /// within [`MeshConfig::connect_timeout`]. The future may be dropped at any time.
     ///

@@ -148,6 +148,12 @@ impl Receiver {
                         |from, packet: &[u8]| self.diverted.take(&link.predecessors, from, packet);
                     let opened = |out: &mut [u8]| core.handle_datagram(now, route, datagram, out);
                     pack.open(datagram.len(), &mut self.opened, opened, is_elsewhere);
+                    if let Some(joined) = core.poll_joined() {
+                        let (from, packet) = (joined.from, joined.payload());
+                        if !self.diverted.take(&link.predecessors, from, packet) {
+                            pack.push(from, packet);
+                        }
+                    }
                 }
                 self.message += 1;
                 self.offset = 0;

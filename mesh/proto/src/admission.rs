@@ -39,6 +39,8 @@ const KIND_DUPLICATE: u8 = 7;
 const FLAG_HAS_YOURS: u8 = 1;
 /// Flag of a hello: the sender's QUIC connections of earlier processes are still open.
 const FLAG_CONTINUES: u8 = 2;
+/// Flag of a hello: the sender joins fragments of packets.
+const FLAG_JOINS: u8 = 4;
 /// Flag of a number: the sender wants to know the receiver's.
 const FLAG_WANTS_YOURS: u8 = 1;
 /// Longest reason in a refusal, in bytes.
@@ -72,6 +74,8 @@ pub(crate) enum Control<'a> {
         /// Whether the QUIC connections of the sender's earlier processes are still open. The
         /// release before ignores this.
         continues: bool,
+        /// Whether the sender joins fragments of packets. The release before does not.
+        joins: bool,
         /// The sender's credential, encoded.
         credential: &'a [u8],
     },
@@ -144,11 +148,15 @@ impl Control<'_> {
         let mut out = Zeroizing::new(Vec::with_capacity(64 + MAX_NEXT_SECRET_BYTES));
         out.push(VERSION);
         match self {
-            Control::Hello { instance, has_yours, continues, credential } => {
+            Control::Hello { instance, has_yours, continues, joins, credential } => {
                 out.push(KIND_HELLO);
                 out.extend_from_slice(&instance.to_be_bytes());
-                let continues = if *continues { FLAG_CONTINUES } else { 0 };
-                out.push(continues | if *has_yours { FLAG_HAS_YOURS } else { 0 });
+                let flag = |is_set: &bool, flag: u8| if *is_set { flag } else { 0 };
+                out.push(
+                    flag(has_yours, FLAG_HAS_YOURS)
+                        | flag(continues, FLAG_CONTINUES)
+                        | flag(joins, FLAG_JOINS),
+                );
                 let length = u16::try_from(credential.len()).expect("a credential is bounded");
                 out.extend_from_slice(&length.to_be_bytes());
                 out.extend_from_slice(credential);
@@ -242,9 +250,10 @@ fn decode_hello(body: &[u8]) -> Option<Control<'_>> {
     let (instance, rest) = body.split_first_chunk()?;
     let (&[flags, high, low], credential) = rest.split_first_chunk()?;
     let credential = credential.get(..usize::from(u16::from_be_bytes([high, low])))?;
-    let (has_yours, continues) = (flags & FLAG_HAS_YOURS != 0, flags & FLAG_CONTINUES != 0);
+    let [has_yours, continues, joins] =
+        [FLAG_HAS_YOURS, FLAG_CONTINUES, FLAG_JOINS].map(|flag| flags & flag != 0);
     let instance = u64::from_be_bytes(*instance);
-    Some(Control::Hello { instance, has_yours, continues, credential })
+    Some(Control::Hello { instance, has_yours, continues, joins, credential })
 }
 
 /// Encodes address, whose length tells its family, and port.

@@ -38,14 +38,16 @@ use crate::calls::Calls;
 use crate::event::{MeshEvent, Now, PeerStatus, Route};
 use crate::peer::{ENDPOINT_LIMIT, Peer};
 use crate::peers::{Peers, Slot};
+use crate::reassembly::Reassembly;
 use crate::settings::{Identity, MeshConfig};
 use crate::shard::ShardIndex;
+use crate::split;
 use crate::tunnel::{SessionId, Tunnel};
 use crate::{MeshCount, MeshCounters, MeshError};
 
 pub use hand_over::{Batch, HandOver};
 use local::Local;
-pub use receive::{Claim, StreamPacket};
+pub use receive::{Claim, JoinedPacket, StreamPacket};
 use revoke::Blocked;
 
 pub use send::{Datagrams, SEAL_OVERHEAD, StreamBatch};
@@ -59,6 +61,9 @@ const STATE_EVENT_RESERVE: usize = 4096;
 /// A peer that was heard this recently is not silent: a path that carries sessions is probed
 /// several times in that time.
 const HEARD: Duration = Duration::from_secs(2);
+
+/// Bytes for the longest inner packet.
+const SCRATCH: usize = 1 << 16;
 
 /// A datagram to put on the wire.
 #[derive(Debug)]
@@ -99,6 +104,8 @@ struct Output {
     notices: VecDeque<Notice>,
     /// Emptied after every turn, whose input is bounded.
     hand_overs: VecDeque<HandOver>,
+    /// Taken after every datagram.
+    joined: Option<JoinedPacket>,
     max_events: usize,
     counters: MeshCounters,
 }
@@ -148,9 +155,10 @@ pub struct Core {
     offered: Option<(u64, Instant)>,
     blocked: Blocked,
     calls: Calls,
+    reassembly: Reassembly,
     out: Output,
     rng: StdRng,
-    /// Buffer for an inner packet on its way into a tunnel.
+    /// Buffer for an inner packet on its way into a tunnel, and for a fragment of it.
     scratch: Vec<u8>,
 }
 
@@ -187,16 +195,18 @@ impl Core {
             offered: None,
             blocked: Blocked::default(),
             calls: Calls::default(),
+            reassembly: Reassembly::default(),
             out: Output {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),
                 notices: VecDeque::new(),
                 hand_overs: VecDeque::new(),
+                joined: None,
                 max_events: config.max_events,
                 counters: MeshCounters::default(),
             },
             rng,
-            scratch: vec![0; 1 << 16],
+            scratch: vec![0; SCRATCH + split::UNSPLIT],
             config,
         })
     }
@@ -276,6 +286,16 @@ impl Core {
         let heard = |at: Instant| now.instant.saturating_duration_since(at) < HEARD;
         if let Some(peer) = peer.filter(|peer| peer.schedule.last_received().is_some_and(heard)) {
             self.out.tell(MeshEvent::Unacknowledged(peer.node));
+        }
+    }
+
+    /// Notes whether the path to a peer is too narrow for QUIC's smallest datagram. Longer packets
+    /// are split then, if the peer's release joins them.
+    pub fn set_narrow(&mut self, node: &NodeId, is_narrow: bool) {
+        if let Some(slot) = self.peers.of_node(node)
+            && let Some(peer) = self.peers.get_mut(slot)
+        {
+            peer.traffic.split.narrow = is_narrow;
         }
     }
 
@@ -372,6 +392,7 @@ impl Core {
 
     fn remove(&mut self, slot: Slot, reason: &'static str) {
         let Some(peer) = self.peers.remove(slot) else { return };
+        self.reassembly.forget(slot);
         if let Some(at) = peer.armed {
             self.timers.remove(&(at, slot));
         }

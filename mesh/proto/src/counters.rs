@@ -80,6 +80,10 @@ counters! {
             SocketFull = "socket-full",
             /// Datagrams that arrived at the wrong shard and were handed over.
             HandedOver = "handed-over",
+            /// Packets sent in fragments, on paths that are too narrow for them.
+            PacketsSplit = "packets-split",
+            /// Packets received in fragments and joined.
+            PacketsJoined = "packets-joined",
             /// QUIC connections opened by this node.
             ConnectionsOpened = "connections-opened",
             /// QUIC connections accepted from peers.
@@ -137,6 +141,9 @@ counters! {
             DroppedInnerDestination = "inner-destination",
             /// An inner packet with a wrong checksum.
             DroppedInnerChecksum = "inner-checksum",
+            /// A fragment of an inner packet that does not fit the others, or a packet of which
+            /// fragments are missing.
+            DroppedFragments = "fragments",
             /// An inner packet of a peer that is not admitted.
             DroppedNotAdmitted = "not-admitted",
             /// A control message that cannot be decoded.

@@ -74,6 +74,11 @@ fn any_packet(packet: &[u8]) {
             assert_eq!((back.source, back.destination), (echo.destination, echo.source));
         }
         Ok(Packet::EchoReply(_)) => assert_eq!(sums_up, Some(true)),
+        Ok(Packet::Fragment(fragment)) => {
+            let mut again = vec![0; packet.len()];
+            let length = inner::write_fragment(&fragment, &mut again);
+            assert_eq!(inner::parse(&again[..length]), Ok(Packet::Fragment(fragment)));
+        }
         Err(_) => {}
     }
 }

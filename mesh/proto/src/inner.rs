@@ -1,8 +1,9 @@
-//! The packets that travel inside a tunnel: IPv6 with UDP or an ICMPv6 echo, nothing else.
+//! The packets that travel inside a tunnel: IPv6 with UDP or an ICMPv6 echo, whole or in
+//! fragments, nothing else.
 //!
 //! Defines the byte layout and the checksums (RFC 8200, RFC 768, RFC 4443, RFC 1071). A standard
-//! WireGuard peer may use its kernel's own stack, so both checksums are always written. Extension
-//! headers, fragments and options are not supported and refused.
+//! WireGuard peer may use its kernel's own stack, so both checksums are always written. Other
+//! extension headers and options are not supported and refused.
 //!
 //! Decoding borrows from the packet and never allocates; any byte string is either a packet or an
 //! [`InnerError`].
@@ -15,10 +16,20 @@ const IPV6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 /// Bytes of an ICMPv6 echo header: type, code, checksum, identifier, sequence.
 const ECHO_HEADER: usize = 8;
+/// Bytes of the fragment header: next header, reserved, offset and flags, id.
+const FRAGMENT_HEADER: usize = 8;
+/// Bytes before a fragment's part of the packet.
+pub(crate) const FRAGMENT_OVERHEAD: usize = IPV6_HEADER + FRAGMENT_HEADER;
+/// Offsets and lengths of fragments, except the last one's length, are multiples of this.
+pub(crate) const FRAGMENT_UNIT: usize = 8;
+/// Flag of a fragment, in the lowest bit of its offset: others follow.
+const MORE_FRAGMENTS: u16 = 1;
 /// Bytes before a UDP payload: the IPv6 header and the UDP header.
 pub const UDP_OVERHEAD: usize = IPV6_HEADER + UDP_HEADER;
 /// Protocol number of UDP.
 const PROTOCOL_UDP: u8 = 17;
+/// Protocol number of the fragment header.
+const PROTOCOL_FRAGMENT: u8 = 44;
 /// Protocol number of ICMPv6.
 const PROTOCOL_ICMPV6: u8 = 58;
 /// ICMPv6 type of an echo request.
@@ -50,6 +61,49 @@ pub enum Packet<'a> {
     EchoRequest(Echo<'a>),
     /// An ICMPv6 echo reply.
     EchoReply(Echo<'a>),
+    /// A part of one of these.
+    Fragment(Fragment<'a>),
+}
+
+impl Packet<'_> {
+    /// Source and destination.
+    pub(crate) fn addresses(&self) -> Addresses {
+        match self {
+            Self::Udp(udp) => {
+                Addresses { source: udp.flow.source, destination: udp.flow.destination }
+            }
+            Self::EchoRequest(echo) | Self::EchoReply(echo) => {
+                Addresses { source: echo.source, destination: echo.destination }
+            }
+            Self::Fragment(fragment) => fragment.addresses,
+        }
+    }
+}
+
+/// Source and destination of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// Inner address of the sender.
+    pub source: Ipv6Addr,
+    /// Inner address of the receiver.
+    pub destination: Ipv6Addr,
+}
+
+/// A fragment of a UDP or ICMPv6 packet (RFC 8200, section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fragment<'a> {
+    /// Source and destination.
+    pub addresses: Addresses,
+    /// The protocol of the whole packet.
+    pub protocol: u8,
+    /// The same in all fragments of a packet.
+    pub id: u32,
+    /// Position of `part` in the payload of the whole packet.
+    pub offset: usize,
+    /// Whether others follow.
+    pub has_more: bool,
+    /// Bytes of the whole packet's payload.
+    pub part: &'a [u8],
 }
 
 /// A UDP datagram whose lengths are consistent. The checksum is verified on demand.
@@ -168,8 +222,69 @@ pub fn parse(packet: &[u8]) -> Result<Packet<'_>, InnerError> {
     match header[6] {
         PROTOCOL_UDP => parse_udp(source, destination, body).map(Packet::Udp),
         PROTOCOL_ICMPV6 => parse_echo(source, destination, body),
+        PROTOCOL_FRAGMENT => {
+            parse_fragment(Addresses { source, destination }, body).map(Packet::Fragment)
+        }
         _ => Err(InnerError::Unsupported),
     }
+}
+
+fn parse_fragment(addresses: Addresses, body: &[u8]) -> Result<Fragment<'_>, InnerError> {
+    let Some((header, part)) = body.split_first_chunk::<FRAGMENT_HEADER>() else {
+        return Err(InnerError::Malformed);
+    };
+    let [protocol, _, high, low, id @ ..] = *header;
+    // So no fragment contains fragments.
+    if !matches!(protocol, PROTOCOL_UDP | PROTOCOL_ICMPV6) {
+        return Err(InnerError::Unsupported);
+    }
+    let position = u16::from_be_bytes([high, low]);
+    let has_more = position & MORE_FRAGMENTS != 0;
+    if part.is_empty() || (has_more && !part.len().is_multiple_of(FRAGMENT_UNIT)) {
+        return Err(InnerError::Malformed);
+    }
+    let offset = usize::from(position >> 3) * FRAGMENT_UNIT;
+    let id = u32::from_be_bytes(id);
+    Ok(Fragment { addresses, protocol, id, offset, has_more, part })
+}
+
+/// Source and destination of a complete packet of ours.
+///
+/// # Panics
+/// If it has no IPv6 header.
+pub(crate) fn addresses(packet: &[u8]) -> Addresses {
+    let header = packet.first_chunk().expect("a packet of ours has a header");
+    Addresses { source: address(header, 8), destination: address(header, 24) }
+}
+
+/// The payload of a complete packet of ours, without padding: what its fragments divide.
+///
+/// # Panics
+/// If it is shorter than it says.
+pub(crate) fn body(packet: &[u8]) -> &[u8] {
+    let length = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
+    &packet[IPV6_HEADER..][..length]
+}
+
+/// Writes the headers of a fragment and its part into `out`. Returns its length.
+pub(crate) fn write_fragment(fragment: &Fragment<'_>, out: &mut [u8]) -> usize {
+    let Addresses { source, destination } = &fragment.addresses;
+    let length = FRAGMENT_OVERHEAD + fragment.part.len();
+    let (header, body) = out[..length].split_at_mut(IPV6_HEADER);
+    write_ipv6(header, PROTOCOL_FRAGMENT, body.len(), source, destination);
+    let offset = u16::try_from(fragment.offset).expect("an inner packet is shorter than 64 KiB");
+    let more = if fragment.has_more { MORE_FRAGMENTS } else { 0 };
+    body[..2].copy_from_slice(&[fragment.protocol, 0]);
+    // An offset is a multiple of 8, so it is its own field, above the three bits of flags.
+    body[2..4].copy_from_slice(&(offset | more).to_be_bytes());
+    body[4..8].copy_from_slice(&fragment.id.to_be_bytes());
+    body[8..].copy_from_slice(fragment.part);
+    length
+}
+
+/// Writes the header of a whole packet with this protocol and `length` bytes of payload.
+pub(crate) fn write_header(addresses: &Addresses, protocol: u8, length: usize, out: &mut [u8]) {
+    write_ipv6(out, protocol, length, &addresses.source, &addresses.destination);
 }
 
 fn parse_udp(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Result<Udp<'_>, InnerError> {

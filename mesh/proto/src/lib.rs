@@ -17,9 +17,11 @@ pub mod inner;
 mod peer;
 mod peers;
 mod processes;
+mod reassembly;
 pub mod schedule;
 pub mod settings;
 pub mod shard;
+mod split;
 pub mod tunnel;
 mod unacknowledged;
 
@@ -29,6 +31,7 @@ pub use event::{MeshEvent, PeerStatus};
 pub use peer::QUEUE_LIMIT;
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
 pub use shard::{MAX_SHARDS, is_same_shard};
+pub use split::NARROWEST_MTU;
 pub use unacknowledged::Unacknowledged;
 
 /// UDP ports inside the tunnel.

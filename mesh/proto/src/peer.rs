@@ -18,6 +18,7 @@ use crate::admission::Showing;
 use crate::event::Route;
 use crate::processes::Processes;
 use crate::schedule::{self, Content, REJECT_AFTER, Schedule};
+use crate::split::Split;
 use crate::tunnel::{SessionId, Tunnel};
 
 /// Packets that wait for one peer's handshake: one flight of a QUIC connection and some gossip.
@@ -123,6 +124,8 @@ pub(crate) struct Traffic {
     pub(crate) rx_bytes: u64,
     /// Bytes of inner packets sent.
     pub(crate) tx_bytes: u64,
+    /// Whether long packets are split.
+    pub(crate) split: Split,
 }
 
 /// A peer and its state.

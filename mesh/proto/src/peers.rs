@@ -22,6 +22,15 @@ const INDEX_MASK: u32 = 0x00ff_ffff;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot(u32);
 
+#[cfg(test)]
+impl Slot {
+    pub(crate) const FIRST: Self = Self(0);
+
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Peers {
     slots: Vec<Option<Box<Peer>>>,
@@ -93,6 +102,8 @@ impl Peers {
         };
         self.by_node.remove(&peer.node);
         (peer.node, peer.inner) = (node, inner);
+        // The caller finds out about the path to this node anew.
+        peer.traffic.split.narrow = false;
         self.by_node.insert(node, slot);
     }
 

@@ -67,6 +67,12 @@ impl Packets {
         }
     }
 
+    /// Both nodes, and the address of the far one.
+    #[cfg(test)]
+    pub(crate) fn into_nodes(self) -> (Core, Core, Ipv6Addr) {
+        (self.near, self.far, self.to)
+    }
+
     /// The QUIC datagram that fills a packet of an IPv4 path with this MTU, in bytes.
     pub fn segment(mtu: usize) -> usize {
         mtu - OUTER_HEADERS - SEAL_OVERHEAD

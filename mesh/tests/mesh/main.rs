@@ -11,6 +11,7 @@ mod delivery;
 mod distance;
 mod flood_rekey;
 mod long;
+mod narrow;
 mod restart;
 mod session;
 mod shards;

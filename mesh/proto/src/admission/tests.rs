@@ -10,8 +10,20 @@ fn start() -> Instant {
 fn messages_survive_the_wire() {
     let credential = vec![7; meshport_config::MAX_CREDENTIAL_BYTES];
     for message in [
-        Control::Hello { instance: 42, has_yours: true, continues: true, credential: &credential },
-        Control::Hello { instance: u64::MAX, has_yours: false, continues: false, credential: &[] },
+        Control::Hello {
+            instance: 42,
+            has_yours: true,
+            continues: true,
+            joins: true,
+            credential: &credential,
+        },
+        Control::Hello {
+            instance: u64::MAX,
+            has_yours: false,
+            continues: false,
+            joins: false,
+            credential: &[],
+        },
         Control::Ack { instance: 9 },
         Control::Refused { reason: "credential expired".to_owned() },
         Control::Number { number: 7, wants_yours: true },
@@ -31,9 +43,14 @@ fn messages_survive_the_wire() {
 
 #[test]
 fn unknown_and_malformed_messages_are_refused() {
-    let good =
-        Control::Hello { instance: 1, has_yours: false, continues: false, credential: b"abc" }
-            .encode();
+    let good = Control::Hello {
+        instance: 1,
+        has_yours: false,
+        continues: false,
+        joins: false,
+        credential: b"abc",
+    }
+    .encode();
     assert!(Control::decode(&good).is_some());
     for cut in 0..good.len() {
         assert_eq!(Control::decode(&good[..cut]), None, "cut at {cut}");
@@ -56,7 +73,13 @@ fn unknown_and_malformed_messages_are_refused() {
 fn what_a_later_version_adds_is_passed_over() {
     let credential = [7; meshport_config::MAX_CREDENTIAL_BYTES];
     for message in [
-        Control::Hello { instance: 1, has_yours: true, continues: false, credential: &credential },
+        Control::Hello {
+            instance: 1,
+            has_yours: true,
+            continues: false,
+            joins: false,
+            credential: &credential,
+        },
         Control::Ack { instance: 9 },
         Control::Number { number: 7, wants_yours: true },
     ] {

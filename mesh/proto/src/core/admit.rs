@@ -31,6 +31,7 @@ struct Introduction {
     instance: u64,
     has_yours: bool,
     continues: bool,
+    joins: bool,
 }
 
 /// Why a peer is not admitted.
@@ -51,8 +52,9 @@ impl Core {
         let Source { slot, .. } = source;
         let reply_port = udp.flow.source_port;
         match Control::decode(udp.payload) {
-            Some(Control::Hello { instance, has_yours, continues, credential }) => {
-                self.note_instance(slot, now, Introduction { instance, has_yours, continues });
+            Some(Control::Hello { instance, has_yours, continues, joins, credential }) => {
+                let introduction = Introduction { instance, has_yours, continues, joins };
+                self.note_instance(slot, now, introduction);
                 match self.judge(slot, now, credential) {
                     Ok(()) => self.send_control(slot, now, reply_port, &Control::Ack { instance }),
                     Err(Refusal::NotValid(reason)) => self.refuse(slot, now, reply_port, reason),
@@ -144,8 +146,9 @@ impl Core {
     }
 
     fn note_instance(&mut self, slot: Slot, now: Now, introduction: Introduction) {
-        let Introduction { instance, has_yours, continues } = introduction;
+        let Introduction { instance, has_yours, continues, joins } = introduction;
         let Some(peer) = self.peers.get_mut(slot) else { return };
+        peer.traffic.split.joins = joins;
         let restarted = peer.admission.instance.is_some_and(|known| known != instance);
         peer.admission.instance = Some(instance);
         if restarted {
@@ -363,7 +366,8 @@ impl Core {
         let has_yours = peer.admission.admitted;
         let (instance, continues) = (self.local.instance, self.local.continues);
         let credential = std::mem::take(&mut self.local.shown);
-        let hello = Control::Hello { instance, has_yours, continues, credential: &credential };
+        let hello =
+            Control::Hello { instance, has_yours, continues, joins: true, credential: &credential };
         self.send_control(slot, now, ports::CONTROL, &hello);
         self.local.shown = credential;
     }

@@ -10,10 +10,11 @@ use super::{Core, Notice, Source};
 use crate::MeshCount;
 use crate::calls::CallToken;
 use crate::event::{MeshEvent, Now, Route};
-use crate::inner::{self, Packet, Udp};
+use crate::inner::{self, Fragment, Packet, Udp};
 use crate::peer::Peer;
 use crate::peers::Slot;
 use crate::ports;
+use crate::reassembly::Joined;
 use crate::tunnel::{Checked, Failure, Message, Opened, SessionId, Under, classify};
 
 /// Shortest gap between two answered initiations of one peer (50 per second, as in wireguard-go).
@@ -35,6 +36,23 @@ pub struct StreamPacket {
     pub length: usize,
 }
 
+/// A QUIC datagram of an admitted peer that came in fragments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinedPacket {
+    /// The address under which the peer's streams are kept.
+    pub from: Ipv6Addr,
+    length: usize,
+    /// The packet with its headers.
+    packet: Vec<u8>,
+}
+
+impl JoinedPacket {
+    /// The QUIC datagram.
+    pub fn payload(&self) -> &[u8] {
+        &self.packet[inner::UDP_OVERHEAD..][..self.length]
+    }
+}
+
 /// The claim of an initiation that has passed the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
@@ -54,7 +72,8 @@ struct Initiation<'a> {
 impl Core {
     /// Handles one outer datagram. `out` is scratch space, at least as long as the datagram and at
     /// least 148 bytes. Returns the QUIC datagram in it, if any; everything else becomes events and
-    /// transmits.
+    /// transmits. If the datagram completes one that came in fragments, [`Core::poll_joined`]
+    /// returns that.
     pub fn handle_datagram(
         &mut self,
         now: Now,
@@ -91,6 +110,11 @@ impl Core {
                 None
             }
         }
+    }
+
+    /// The QUIC datagram that the last outer datagram completed. Call it after every one.
+    pub fn poll_joined(&mut self) -> Option<JoinedPacket> {
+        self.out.joined.take()
     }
 
     /// Expects call-backs with these tokens, and no others, from now on.
@@ -420,17 +444,14 @@ impl Core {
                 return None;
             }
         };
-        let (sender, destination) = match &parsed {
-            Packet::Udp(udp) => (udp.flow.source, udp.flow.destination),
-            Packet::EchoRequest(echo) | Packet::EchoReply(echo) => (echo.source, echo.destination),
-        };
+        let addresses = parsed.addresses();
         let peer = self.peers.get(slot)?;
         let ends = peer.tunnel.ends_of(session.mark)?;
-        if sender != ends.peer {
+        if addresses.source != ends.peer {
             self.out.counters[MeshCount::DroppedInnerSource] += 1;
             return None;
         }
-        if destination != ends.own {
+        if addresses.destination != ends.own {
             self.out.counters[MeshCount::DroppedInnerDestination] += 1;
             return None;
         }
@@ -453,6 +474,32 @@ impl Core {
                 self.out.notice(Notice::Pong(node, echo.token()));
                 None
             }
+            Packet::Fragment(fragment) => {
+                self.handle_fragment(source, now, &fragment);
+                None
+            }
+        }
+    }
+
+    fn handle_fragment(&mut self, source: Source, now: Now, fragment: &Fragment<'_>) {
+        let Source { slot, .. } = source;
+        if let Some(peer) = self.peers.get_mut(slot) {
+            peer.traffic.split.note(fragment.id, now.instant);
+        }
+        let (joined, dropped) = self.reassembly.take(slot, fragment, now.instant);
+        self.out.counters[MeshCount::DroppedFragments] += dropped;
+        let packet = match joined {
+            Joined::Whole(packet) => packet,
+            Joined::Partial => return,
+            Joined::Refused => {
+                self.out.counters[MeshCount::DroppedFragments] += 1;
+                return;
+            }
+        };
+        self.out.counters[MeshCount::PacketsJoined] += 1;
+        // A fragment contains no fragment, so this ends.
+        if let Some(StreamPacket { from, length }) = self.handle_inner(source, now, &packet) {
+            self.out.joined = Some(JoinedPacket { from, length, packet });
         }
     }
 

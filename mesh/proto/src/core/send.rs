@@ -10,6 +10,7 @@ use crate::event::{Now, Route};
 use crate::inner::{self, Flow, UDP_OVERHEAD};
 use crate::peer::QUEUE_LIMIT;
 use crate::peers::Slot;
+use crate::split;
 use crate::tunnel::{DATA_OVERHEAD, Ends, MIN_OUTPUT};
 use crate::{MAX_DATAGRAM, MeshError, ports};
 
@@ -18,6 +19,8 @@ pub const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
 /// Single packets are padded to a multiple of this, as in WireGuard, so that their lengths reveal
 /// less. QUIC's are not: most are as long as the path allows.
 const PADDING: usize = 16;
+/// Bytes of the UDP header.
+const UDP_HEADER: usize = 8;
 /// Longest QUIC datagram to seal; MTU discovery stays far below.
 const MAX_STREAM_DATAGRAM: usize = 60_000;
 
@@ -28,6 +31,14 @@ pub struct Datagrams<'a> {
     pub bytes: &'a [u8],
     /// The length of each but the last, which may be shorter.
     pub segment: usize,
+}
+
+/// A batch to seal, and the session for it.
+struct Unsealed<'a> {
+    slot: Slot,
+    flow: Flow,
+    route: Route,
+    datagrams: Datagrams<'a>,
 }
 
 /// A sealed batch in the output buffer.
@@ -69,6 +80,10 @@ impl Core {
             self.queue_streams(slot, now, &flow, contents.chunks(segment));
             return None;
         };
+        if UDP_OVERHEAD + segment > split::UNSPLIT && peer.traffic.split.is_on(now.instant) {
+            let datagrams = Datagrams { bytes: contents, segment };
+            return self.seal_split(now, &Unsealed { slot, flow, route, datagrams }, out, at);
+        }
         let count = contents.len().div_ceil(segment);
         let room = at + contents.len() + count * SEAL_OVERHEAD + MIN_OUTPUT;
         if out.len() < room {
@@ -83,6 +98,52 @@ impl Core {
         }
         self.arm(slot);
         Some(StreamBatch { route, length, stride: segment + SEAL_OVERHEAD })
+    }
+
+    /// Like [`Core::seal_streams`], in fragments of one length. The last fragment of a datagram is
+    /// padded to that behind its own length, except the last of the batch.
+    fn seal_split(
+        &mut self,
+        now: Now,
+        batch: &Unsealed<'_>,
+        out: &mut Vec<u8>,
+        at: usize,
+    ) -> Option<StreamBatch> {
+        let Unsealed { slot, flow, route, datagrams: Datagrams { bytes: contents, segment } } =
+            batch;
+        let peer = self.peers.get_mut(*slot)?;
+        let piece = split::piece(UDP_HEADER + segment);
+        let whole = split::unsplit(piece);
+        let count = contents.len().div_ceil(*segment);
+        let fragments = count * (UDP_HEADER + segment).div_ceil(piece);
+        let stride = whole + DATA_OVERHEAD;
+        let room = at + fragments * stride + MIN_OUTPUT;
+        if out.len() < room {
+            out.resize(room, 0);
+        }
+        let mut length = 0;
+        let (packet, fragment) = self.scratch.split_at_mut(super::SCRATCH);
+        for (number, datagram) in contents.chunks(*segment).enumerate() {
+            let written = inner::write_udp(flow, datagram, packet);
+            if written <= whole {
+                length += peer.tunnel.seal(&packet[..written], &mut out[at + length..])?;
+                peer.sent(now.instant, written);
+                continue;
+            }
+            self.out.counters[MeshCount::PacketsSplit] += 1;
+            let id = peer.traffic.split.next_id();
+            for part in split::fragments(&packet[..written], piece, id) {
+                let mut written = inner::write_fragment(&part, fragment);
+                if !part.has_more && number + 1 < count {
+                    fragment[written..whole].fill(0);
+                    written = whole;
+                }
+                length += peer.tunnel.seal(&fragment[..written], &mut out[at + length..])?;
+                peer.sent(now.instant, written);
+            }
+        }
+        self.arm(*slot);
+        Some(StreamBatch { route: *route, length, stride })
     }
 
     fn queue_streams<'a>(
@@ -153,8 +214,23 @@ impl Core {
         if queued { Ok(()) } else { Err(MeshError::QueueFull(node)) }
     }
 
-    /// Seals one inner packet to a peer with a session; without one it is dropped and counted.
+    /// Seals one inner packet to a peer with a session, in fragments where needed; without one it is
+    /// dropped and counted.
     pub(super) fn send_packet(&mut self, slot: Slot, now: Now, packet: &[u8]) {
+        let Some(peer) = self.peers.get_mut(slot) else { return };
+        if !peer.traffic.split.concerns(packet, now.instant) {
+            return self.send_sealed(slot, now, packet);
+        }
+        self.out.counters[MeshCount::PacketsSplit] += 1;
+        let id = peer.traffic.split.next_id();
+        let mut fragment = [0; split::UNSPLIT];
+        for part in split::fragments(packet, split::PIECE, id) {
+            let written = inner::write_fragment(&part, &mut fragment);
+            self.send_sealed(slot, now, &fragment[..written]);
+        }
+    }
+
+    fn send_sealed(&mut self, slot: Slot, now: Now, packet: &[u8]) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let mut sealed = vec![0; (packet.len() + DATA_OVERHEAD).max(MIN_OUTPUT)];
         let length = peer.tunnel.seal(packet, &mut sealed);

@@ -4,6 +4,7 @@ mod admission;
 mod clock;
 mod here;
 mod hostile;
+mod narrow;
 mod revoke;
 mod rotate;
 mod sessions;
@@ -172,6 +173,9 @@ impl Net {
         if let Some(packet) = core.handle_datagram(now, Route::from(from), bytes, &mut out) {
             let payload = out[crate::inner::UDP_OVERHEAD..][..packet.length].to_vec();
             self.streams.push((to, payload));
+        }
+        if let Some(joined) = core.poll_joined() {
+            self.streams.push((to, joined.payload().to_vec()));
         }
     }
 

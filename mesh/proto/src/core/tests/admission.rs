@@ -196,8 +196,13 @@ fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
             core.local.shown.clone_from(&bytes);
             let slot = core.peers.of_node(&id(1)).unwrap();
             let credential = &bytes;
-            let hello =
-                Control::Hello { instance: 5, has_yours: true, continues: false, credential };
+            let hello = Control::Hello {
+                instance: 5,
+                has_yours: true,
+                continues: false,
+                joins: false,
+                credential,
+            };
             core.send_control(slot, now, ports::CONTROL, &hello);
         });
         net.pump();
@@ -321,8 +326,13 @@ fn control_messages_are_answered_at_the_port_they_came_from() {
     net.connect(1, 2);
     let (own, other) = (net.nodes[&at(2)].address(), net.nodes[&at(1)].address());
     let bytes = good(2).to_bytes();
-    let hello =
-        Control::Hello { instance: 5, has_yours: true, continues: false, credential: &bytes };
+    let hello = Control::Hello {
+        instance: 5,
+        has_yours: true,
+        continues: false,
+        joins: false,
+        credential: &bytes,
+    };
     let flow = inner::Flow {
         source: own,
         destination: other,

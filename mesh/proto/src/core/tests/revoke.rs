@@ -221,7 +221,13 @@ fn a_peer_shuts_out_nobody_but_itself() {
     });
     for (number, is_out) in [(2, false), (3, true)] {
         let credential = &joined(number, 9).credential.to_bytes();
-        let hello = Control::Hello { instance: 5, has_yours: true, continues: false, credential };
+        let hello = Control::Hello {
+            instance: 5,
+            has_yours: true,
+            continues: false,
+            joins: false,
+            credential,
+        };
         let sealed = net.seal(3, 1, &send::udp_packet(&flow, &hello.encode()));
         net.deliver(at(3), at(1), &sealed);
         let is_blocked = |number| net.nodes[&at(1)].is_blocked(&id(number));
@@ -247,7 +253,13 @@ fn an_invented_credential_of_a_revoked_invite_is_not_remembered() {
             core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
         });
         let credential = &credential.to_bytes();
-        let hello = Control::Hello { instance: 5, has_yours: true, continues: false, credential };
+        let hello = Control::Hello {
+            instance: 5,
+            has_yours: true,
+            continues: false,
+            joins: false,
+            credential,
+        };
         let sealed = net.seal(number, 1, &send::udp_packet(&flow, &hello.encode()));
         net.deliver(at(number), at(1), &sealed);
         assert!(net.nodes[&at(1)].peer(&id(number)).is_none(), "it says that it is revoked");

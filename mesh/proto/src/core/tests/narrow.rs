@@ -1,0 +1,175 @@
+//! Paths that lose long packets, and fragments.
+
+use super::*;
+use crate::admission::Control;
+use crate::core::send::udp_packet;
+use crate::inner::{self, Flow};
+use crate::{MAX_DATAGRAM, NARROWEST_MTU};
+
+/// Bytes of the outer IPv6 and UDP headers.
+const OUTER: usize = 48;
+/// How long a peer splits after the last demand.
+const HOLD_S: u64 = 40;
+
+/// Two nodes with a session, on a path that from now on loses what is longer than `mtu`.
+fn narrow(mtu: usize) -> Net {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    net.keep = Box::new(move |sent| sent.bytes.len() + OUTER <= mtu);
+    net
+}
+
+/// Sends QUIC datagrams in one batch, delivers them, and returns those that arrived and the number
+/// of outer datagrams.
+fn streams(net: &mut Net, from: u8, to: u8, lengths: &[usize]) -> (Vec<usize>, usize) {
+    let (segment, count) = (lengths[0], lengths.len());
+    let bytes: Vec<u8> = (0..lengths.iter().sum()).map(|at: usize| (at % 253) as u8).collect();
+    let address = net.nodes[&at(to)].address();
+    let mut out = vec![0xaa; 7];
+    let datagrams = Datagrams { bytes: &bytes, segment };
+    let batch =
+        net.node(from, |core, now| core.seal_streams(now, &address, datagrams, &mut out, 7));
+    let StreamBatch { length, stride, .. } = batch.expect("a session");
+    net.streams.clear();
+    let outer: Vec<Vec<u8>> = out[7..][..length].chunks(stride).map(<[u8]>::to_vec).collect();
+    for bytes in &outer {
+        let (from, to) = (at(from), at(to));
+        let sent = Sent { at: net.now.instant, from, to, bytes: bytes.clone() };
+        if (net.keep)(&sent) {
+            net.deliver(from, to, bytes);
+        }
+    }
+    net.pump();
+    let arrived: Vec<&[u8]> = net.streams.iter().map(|(_, payload)| &payload[..]).collect();
+    if arrived.len() == count {
+        assert_eq!(arrived.concat(), bytes);
+    }
+    (arrived.iter().map(|payload| payload.len()).collect(), outer.len())
+}
+
+fn set_narrow(net: &mut Net, from: u8, to: u8, is_narrow: bool) {
+    net.node(from, |core, _| core.set_narrow(&id(to), is_narrow));
+}
+
+#[test]
+fn long_packets_pass_a_narrow_path_in_fragments() {
+    let mut net = narrow(NARROWEST_MTU.into());
+    assert_eq!(streams(&mut net, 1, 2, &[1200]), (vec![], 1));
+    set_narrow(&mut net, 1, 2, true);
+    for (lengths, outer) in [
+        (&[1200][..], 2),
+        (&[1200, 1200, 1200], 6),
+        (&[1200, 1200, 700], 6),
+        (&[1200, 1200, 30], 5),
+        (&[1392, 1392, 1000], 9),
+        (&[8900, 8900, 1], 31),
+        (&[608, 608, 20], 3),
+        (&[609, 609, 5], 5),
+    ] {
+        assert_eq!(streams(&mut net, 1, 2, lengths), (lengths.to_vec(), outer));
+    }
+    // Single packets, and what is sent back.
+    for length in [1, 600, 700, 1180] {
+        net.events(2);
+        net.send(1, 2, &vec![7; length]).unwrap();
+        net.pump();
+        assert_eq!(net.datagrams(2), [vec![7; length]]);
+    }
+    assert_eq!(streams(&mut net, 2, 1, &[1200, 1200, 9]), (vec![1200, 1200, 9], 5));
+    // An echo that comes in fragments is answered in fragments.
+    let counters = net.counters(2);
+    let long = [MeshCount::PacketsJoined, MeshCount::PacketsSplit].map(|it| counters[it]);
+    assert_eq!(long, [18, 2]);
+    assert_eq!(counters[MeshCount::DroppedFragments], 0);
+    assert_eq!(counters[MeshCount::DroppedInnerMalformed], 0);
+}
+
+#[test]
+fn a_packet_that_tests_the_path_stays_whole() {
+    let mut net = narrow(1280);
+    set_narrow(&mut net, 1, 2, true);
+    net.send(1, 2, &[7; MAX_DATAGRAM]).unwrap();
+    net.pump();
+    assert_eq!(net.datagrams(2), Vec::<Vec<u8>>::new());
+    net.keep = Box::new(|_| true);
+    net.send(1, 2, &[7; MAX_DATAGRAM]).unwrap();
+    net.pump();
+    assert_eq!(net.datagrams(2), [vec![7; MAX_DATAGRAM]]);
+    assert_eq!(net.counters(1)[MeshCount::PacketsSplit], 0);
+}
+
+/// The node that found the path narrow demands it; the other one stops when it does not.
+#[test]
+fn a_peer_splits_as_long_as_the_other_side_demands_it() {
+    let mut net = narrow(NARROWEST_MTU.into());
+    assert_eq!(streams(&mut net, 2, 1, &[1200]), (vec![], 1));
+    set_narrow(&mut net, 1, 2, true);
+    streams(&mut net, 1, 2, &[1200]);
+    for _ in 0..5 {
+        net.seconds(HOLD_S - 1);
+        assert_eq!(streams(&mut net, 2, 1, &[1200]), (vec![1200], 2));
+        assert_eq!(streams(&mut net, 1, 2, &[1200]), (vec![1200], 2));
+    }
+    set_narrow(&mut net, 1, 2, false);
+    net.keep = Box::new(|_| true);
+    assert_eq!(streams(&mut net, 2, 1, &[1200]), (vec![1200], 2));
+    assert_eq!(streams(&mut net, 1, 2, &[1200]), (vec![1200], 1), "it makes no demand");
+    net.seconds(HOLD_S);
+    assert_eq!(streams(&mut net, 2, 1, &[1200]), (vec![1200], 1));
+}
+
+/// The release before this one drops fragments.
+#[test]
+fn a_peer_that_joins_nothing_gets_no_fragments() {
+    let mut net = narrow(NARROWEST_MTU.into());
+    let hello = |joins| {
+        let credential = &good(2).to_bytes();
+        Control::Hello { instance: 5, has_yours: true, continues: false, joins, credential }
+            .encode()
+    };
+    let flow = net.node(2, |core, _| {
+        let slot = core.peers.of_node(&id(1)).unwrap();
+        core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
+    });
+    set_narrow(&mut net, 1, 2, true);
+    for joins in [false, true] {
+        let sealed = net.seal(2, 1, &udp_packet(&flow, &hello(joins)));
+        net.deliver(at(2), at(1), &sealed);
+        net.pump();
+        let expected = if joins { (vec![1200], 2) } else { (vec![], 1) };
+        assert_eq!(streams(&mut net, 1, 2, &[1200]), expected);
+    }
+}
+
+/// A fragment counts like any packet: only from the peer's own address, and once it is admitted.
+#[test]
+fn fragments_are_checked_like_whole_packets() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    let count = |net: &Net, count| net.counters(2)[count];
+    let address = |net: &Net, number| net.nodes[&at(number)].address();
+    let (own, other, peer) = (address(&net, 1), address(&net, 3), address(&net, 2));
+    let play = |net: &mut Net, source, destination| {
+        let flow = Flow { source, destination, source_port: 1, destination_port: ports::GOSSIP };
+        let packet = udp_packet(&flow, &[7; 900]);
+        for fragment in split::fragments(&packet, 512, 3) {
+            let mut out = vec![0; 600];
+            let length = inner::write_fragment(&fragment, &mut out);
+            let sealed = net.seal(1, 2, &out[..length]);
+            net.deliver(at(1), at(2), &sealed);
+        }
+        net.datagrams(2)
+    };
+    assert_eq!(play(&mut net, other, peer), Vec::<Vec<u8>>::new());
+    assert_eq!(count(&net, MeshCount::DroppedInnerSource), 2);
+    assert_eq!(play(&mut net, own, other), Vec::<Vec<u8>>::new());
+    assert_eq!(count(&net, MeshCount::DroppedInnerDestination), 2);
+    assert_eq!(play(&mut net, own, peer), [vec![7; 900]]);
+    net.node(2, |core, _| {
+        let slot = core.peers.of_node(&id(1)).unwrap();
+        core.peers.get_mut(slot).unwrap().admission.admitted = false;
+    });
+    assert_eq!(play(&mut net, own, peer), Vec::<Vec<u8>>::new());
+    // The first of them makes the node look at the credential that it knows.
+    assert_eq!(count(&net, MeshCount::DroppedNotAdmitted), 1);
+}
