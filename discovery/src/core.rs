@@ -346,6 +346,8 @@ impl Discovery {
             Message::Echo(nonce) => self.monitor.handle_echo(from, nonce, now),
             Message::WideProbe(wide) => self.send(from, &Message::WideEcho(wide)),
             Message::WideEcho(wide) => self.monitor.paths.handle_wide_echo(from, wide.nonce, now),
+            Message::SplitProbe(wide) => self.send(from, &Message::SplitEcho(wide)),
+            Message::SplitEcho(wide) => self.monitor.paths.handle_split_echo(from, wide.nonce, now),
             Message::Unacknowledged => self.monitor.paths.doubt(from, now),
             _ if self.attach.is_some() => return self.take_as_leaf(from, message, now),
             Message::NewsSeen(revision) => self.take_seen(from, revision),

@@ -329,6 +329,8 @@ pub fn seeds(start: Instant) -> Vec<(&'static str, Vec<u8>)> {
         Message::Probe([1; 8]),
         Message::WideProbe(Wide::of([1; 8])),
         Message::WideEcho(Wide::of([1; 8])),
+        Message::SplitProbe(Wide::split([1; 8])),
+        Message::SplitEcho(Wide::split([1; 8])),
         Message::Unacknowledged,
         Message::Revoked(vec![&revocation]),
         Message::Revoked(vec![&succeeded, &revocation]),

@@ -72,17 +72,27 @@ pub struct Path {
     pub since: Instant,
     /// Time of the peer's last answer.
     pub last_answer: Option<Instant>,
-    /// The path is dead because packets of the size that QUIC needs are lost, although small ones
-    /// may pass.
+    /// Packets of the size that QUIC needs are lost, although small ones may pass. The mesh splits
+    /// them; if that does not help either, or the peer runs an older release, the path is dead.
     pub narrow: bool,
+}
+
+/// The length of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// Any path carries it.
+    Small,
+    /// As long as QUIC needs, and never split.
+    Wide,
+    /// About as long, and split if the mesh splits.
+    Split,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Probe {
     pub(crate) to: NodeId,
     pub(crate) nonce: [u8; 8],
-    /// Whether it is as long as QUIC needs.
-    pub(crate) wide: bool,
+    pub(crate) length: Length,
 }
 
 /// All measured paths.
@@ -97,6 +107,7 @@ pub struct Paths {
     dice: Dice,
     sends: VecDeque<Probe>,
     changes: VecDeque<NodeId>,
+    splits: VecDeque<NodeId>,
 }
 
 /// How often paths are probed.
@@ -122,6 +133,7 @@ impl Paths {
             dice: Dice::new(seed, stream),
             sends: VecDeque::new(),
             changes: VecDeque::new(),
+            splits: VecDeque::new(),
         }
     }
 
@@ -163,6 +175,9 @@ impl Paths {
             if let Some(prober) = self.probers.remove(&node) {
                 self.schedule.remove(prober.due, node);
                 self.pace.idle_paths -= u32::from(prober.usage == PathUse::Idle);
+                if prober.width.is_split() {
+                    self.splits.push_back(node);
+                }
             }
             return true;
         };
@@ -201,14 +216,15 @@ impl Paths {
 
     /// An answer arrived.
     pub(crate) fn handle_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
-        if !self.probers.get(&node).is_some_and(|prober| prober.path.narrow) {
-            self.take_echo(node, nonce, now);
+        if !self.probers.get(&node).is_some_and(Prober::needs_long_answer) {
+            self.take_echo(node, nonce, false, now);
         }
     }
 
-    fn take_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
+    /// `narrow` is what the path is if this answer revives it.
+    fn take_echo(&mut self, node: NodeId, nonce: [u8; 8], narrow: bool, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        if !prober.answered(nonce, now) {
+        if !prober.answered(nonce, narrow, now) {
             return;
         }
         // Silence may have made probes more frequent; they slow down again.
@@ -264,11 +280,14 @@ impl Paths {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(node) = self.schedule.take_due(now) {
             let Some(prober) = self.probers.get_mut(&node) else { continue };
-            let died = prober.judge(now, self.allowance);
+            let changed = prober.judge(now, self.allowance);
+            let mut send = |nonce, lengths: &[Length]| {
+                self.sends.extend(lengths.iter().map(|it| Probe { to: node, nonce, length: *it }));
+            };
             if now >= prober.send_at {
                 let nonce = self.dice.bytes();
                 prober.sent(nonce, now);
-                self.sends.push_back(Probe { to: node, nonce, wide: prober.path.narrow });
+                send(nonce, prober.lengths());
                 let interval = self.pace.interval(prober);
                 prober.send_at = now + self.dice.jitter(interval, 10);
             }
@@ -276,16 +295,17 @@ impl Paths {
                 let nonce = self.dice.bytes();
                 let lossy = prober.loss.percent() > LOSSY_PERCENT;
                 prober.width.sent(nonce, prober.wait(), lossy, now);
-                self.sends.push_back(Probe { to: node, nonce, wide: true });
+                send(nonce, prober.long_lengths());
                 if prober.width.wants_company() {
                     prober.send_at = now;
                 }
             }
             prober.due = prober.next_due(now);
             self.schedule.insert(prober.due, node);
-            if died {
+            if changed {
                 self.report(node, true);
             }
+            self.tell_split(node);
         }
     }
 
@@ -323,7 +343,18 @@ impl Paths {
         self.schedule.next()
     }
 
+    /// A peer for which the mesh has to start or stop splitting, or goes on for another reason.
+    pub(crate) fn poll_split(&mut self) -> Option<NodeId> {
+        self.splits.pop_front()
+    }
+
+    /// Whether the mesh has to split long packets for a peer.
+    pub(crate) fn is_split(&self, node: &NodeId) -> bool {
+        self.probers.get(node).is_some_and(|prober| prober.width.is_split())
+    }
+
     fn report(&mut self, node: NodeId, always: bool) {
+        self.tell_split(node);
         if self.probers.get_mut(&node).is_some_and(|prober| prober.is_news(always)) {
             self.changes.push_back(node);
         }

@@ -15,8 +15,11 @@ pub const MAX_DATAGRAM: usize = 1180;
 /// Bytes of a probe of a path's width, and of its echo: the smallest datagram that QUIC requires,
 /// so the packets have the same length.
 pub const WIDE_DATAGRAM: usize = 1200;
-/// Bytes of padding in it: all except version, kind, nonce and the length of the rest.
-const WIDE_PADDING: usize = WIDE_DATAGRAM - 12;
+/// Bytes of a split probe and of its echo: about as many, and with all headers no more than the
+/// smallest MTU of IPv6, 1,280.
+const SPLIT_DATAGRAM: usize = 1152;
+/// Bytes of a long probe besides padding: version, kind, nonce and the length of the rest.
+const WIDE_REST: usize = 12;
 /// The first byte of every datagram.
 pub const VERSION: u8 = 1;
 /// Buckets for the digests of the directory.
@@ -207,9 +210,15 @@ pub(crate) enum Message<'a> {
     /// The receiver does not acknowledge the sender's long packets, so it should check whether the
     /// path still carries them. A version that does not know this kind drops it.
     Unacknowledged,
+    /// Measures whether a path carries what QUIC needs in fragments: the mesh splits this one for a
+    /// peer with a narrow path, but no `WideProbe`. Answered by a `SplitEcho` with the same bytes,
+    /// which is split as well. A version that does not know this kind drops it.
+    SplitProbe(Wide<'a>),
+    /// The answer to a `SplitProbe`, of the same length.
+    SplitEcho(Wide<'a>),
 }
 
-/// Bytes that an answer repeats, and the padding up to [`WIDE_DATAGRAM`].
+/// Bytes that an answer repeats, and padding up to [`WIDE_DATAGRAM`] or [`SPLIT_DATAGRAM`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wide<'a> {
     pub(crate) nonce: [u8; 8],
@@ -218,7 +227,15 @@ pub(crate) struct Wide<'a> {
 
 impl Wide<'_> {
     pub(crate) fn of(nonce: [u8; 8]) -> Self {
-        Self { nonce, padding: &[0; WIDE_PADDING] }
+        Self { nonce, padding: &[0; WIDE_DATAGRAM - WIDE_REST] }
+    }
+
+    pub(crate) fn split(nonce: [u8; 8]) -> Self {
+        Self { nonce, padding: &[0; SPLIT_DATAGRAM - WIDE_REST] }
+    }
+
+    fn is_padded_to(&self, length: usize) -> bool {
+        self.padding.len() + WIDE_REST == length
     }
 }
 
@@ -275,7 +292,8 @@ impl<'a> Message<'a> {
             }
             Self::Ask(ask) => ask.services.len() <= MAX_ASKED_SERVICES,
             // Its answer has the same length, so it amplifies nothing.
-            Self::WideProbe(wide) | Self::WideEcho(wide) => wide.padding.len() == WIDE_PADDING,
+            Self::WideProbe(wide) | Self::WideEcho(wide) => wide.is_padded_to(WIDE_DATAGRAM),
+            Self::SplitProbe(wide) | Self::SplitEcho(wide) => wide.is_padded_to(SPLIT_DATAGRAM),
             Self::Swim(_)
             | Self::Root(_)
             | Self::Items(_)
@@ -310,13 +328,13 @@ pub fn family(datagram: &[u8]) -> Family {
     match datagram.get(1) {
         Some(0) => Family::Swim,
         Some(6..=8) => Family::News,
-        Some(9 | 10 | 15..=17) => Family::Path,
+        Some(9 | 10 | 15..=19) => Family::Path,
         _ => Family::Sync,
     }
 }
 
 /// The kinds of [`Message`], in their order.
-const KINDS: [&str; 18] = [
+const KINDS: [&str; 20] = [
     "swim",
     "root",
     "summary",
@@ -335,6 +353,8 @@ const KINDS: [&str; 18] = [
     "wide-probe",
     "wide-echo",
     "unacknowledged",
+    "split-probe",
+    "split-echo",
 ];
 
 /// The kind of an encoded datagram, as a word for traces.

@@ -80,6 +80,8 @@ pub(crate) enum Wish {
     Member(NodeId, bool),
     /// A path to a node has fallen silent.
     Silent(NodeId),
+    /// Long packets for a node are to be split, or no longer.
+    Split(NodeId, bool),
     /// The node found another one silent and suspects it.
     Suspect(NodeId),
     /// A new revocation.
@@ -243,6 +245,7 @@ impl Brain {
                 // Simulated sessions have no tunnel and no pending connection, and none is denied.
                 // All nodes run the same version.
                 Event::Silent(node) => Wish::Silent(node),
+                Event::Split { node, on } => Wish::Split(node, on),
                 Event::Forgotten(node) => Wish::Release(node),
                 Event::Revived(_)
                 | Event::Denied { .. }

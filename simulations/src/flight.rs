@@ -16,6 +16,8 @@ use meshport_core::wire::Hops;
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// Payload bytes of one datagram in a stream.
 const SEGMENT: usize = 1200;
+/// Most of them in a fragment, on a path that is too narrow for that.
+pub(crate) const FRAGMENT: usize = 600;
 /// The minimum probe timeout: QUIC's acknowledgement delay and its granularity.
 const LEAST_PTO: Duration = Duration::from_millis(26);
 /// The round trip that QUIC assumes before the first measurement, with our settings.
@@ -170,11 +172,12 @@ impl Flight {
         }
     }
 
-    /// Sizes of its datagrams.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = usize> + use<> {
+    /// Sizes of its datagrams, or of their fragments.
+    pub(crate) fn segments(&self, is_split: bool) -> impl Iterator<Item = usize> + use<> {
         let bytes = if self.missing > 0 { self.missing } else { self.bytes };
         let bytes = (bytes as usize).clamp(1, MAX_BYTES);
-        (0..bytes.div_ceil(SEGMENT)).map(move |at| (bytes - at * SEGMENT).min(SEGMENT))
+        let most = if is_split { FRAGMENT } else { SEGMENT };
+        (0..bytes.div_ceil(most)).map(move |at| (bytes - at * most).min(most))
     }
 }
 

@@ -11,7 +11,7 @@ use meshport_proto::schedule::{Content, Schedule};
 use meshport_proto::tunnel::{self, DATA_OVERHEAD};
 use meshport_proto::{QUEUE_LIMIT, Unacknowledged};
 
-use crate::flight::Payload;
+use crate::flight::{FRAGMENT, Payload};
 
 /// Bytes of the outer IPv4 and UDP headers.
 const OUTER: usize = 20 + 8;
@@ -26,6 +26,8 @@ pub(crate) const SEEN: usize = 16 + OVERHEAD;
 pub(crate) const INITIATION: usize = OUTER + tunnel::INITIATION;
 /// A handshake response with its outer headers, in bytes.
 pub(crate) const RESPONSE: usize = OUTER + tunnel::RESPONSE;
+/// A fragment with all headers, in bytes.
+pub(crate) const LONGEST_FRAGMENT: usize = FRAGMENT + OVERHEAD;
 /// An acknowledgement of QUIC with all headers, in bytes.
 pub(crate) const ACK: usize = 32 + OVERHEAD;
 
@@ -47,6 +49,8 @@ pub(crate) struct Tunnel {
     pub(crate) answered: Option<Duration>,
     /// Time of its timer, if set.
     pub(crate) armed: Option<Duration>,
+    /// This side has found the path too narrow for long packets.
+    pub(crate) split: bool,
 }
 
 impl Tunnel {

@@ -48,6 +48,7 @@ impl Discovery {
         match message {
             Message::Probe(nonce) if valid => self.send(from, &Message::Echo(nonce)),
             Message::WideProbe(wide) if valid => self.send(from, &Message::WideEcho(wide)),
+            Message::SplitProbe(wide) if valid => self.send(from, &Message::SplitEcho(wide)),
             Message::NewsSeen(revision) => self.take_seen(from, revision),
             Message::Ask(ask) if valid && !self.local.has_left() => self.tell_leaf(from, &ask, now),
             _ => self.outbox.counters[Count::DroppedLeaf] += 1,

@@ -43,6 +43,14 @@ pub enum Event {
     Forgotten(NodeId),
     /// A measured path went up or down, or its round-trip time moved noticeably.
     PathChanged(NodeId),
+    /// The mesh should split long packets for a peer, or stop that. Reported again when the path has
+    /// proven to be narrow.
+    Split {
+        /// The peer.
+        node: NodeId,
+        /// Whether to split.
+        on: bool,
+    },
     /// A node has a new credential or new endpoints, which the mesh should know.
     PeerWanted {
         /// The node.

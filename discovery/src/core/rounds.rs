@@ -8,7 +8,7 @@ use super::{Discovery, Event};
 use crate::Count;
 use crate::directory::{Entry, Liveness};
 use crate::news::Telling;
-use crate::paths::PathUse;
+use crate::paths::{Length, PathUse};
 use crate::state::Revision;
 use crate::wire::{Claim, Item, Message, Standing, Wide};
 
@@ -128,11 +128,16 @@ impl Discovery {
             self.monitor.paths.handle_timeout(now);
         }
         while let Some(probe) = self.monitor.paths.poll_send() {
-            let message = match probe.wide {
-                true => Message::WideProbe(Wide::of(probe.nonce)),
-                false => Message::Probe(probe.nonce),
+            let message = match probe.length {
+                Length::Small => Message::Probe(probe.nonce),
+                Length::Wide => Message::WideProbe(Wide::of(probe.nonce)),
+                Length::Split => Message::SplitProbe(Wide::split(probe.nonce)),
             };
             self.send(probe.to, &message);
+        }
+        while let Some(node) = self.monitor.paths.poll_split() {
+            let on = self.monitor.paths.is_split(&node);
+            self.outbox.report(Event::Split { node, on });
         }
         let mut changed = false;
         while let Some(node) = self.monitor.paths.poll_change() {

@@ -7,7 +7,7 @@ use meshport_config::NodeId;
 
 use super::silence::{Patience, Silence};
 use super::width::Width;
-use super::{Path, PathState, PathUse};
+use super::{Length, Path, PathState, PathUse};
 use crate::rtt::{Loss, Rtt};
 use crate::schedule::Schedule;
 
@@ -111,6 +111,9 @@ impl Prober {
     }
 
     pub(super) fn sent(&mut self, nonce: [u8; 8], now: Instant) {
+        if self.needs_long_answer() {
+            self.width.sent_as_useless(nonce);
+        }
         if self.outstanding.len() >= MAX_OUTSTANDING {
             self.outstanding.pop_front();
             self.note_fate(false);
@@ -120,7 +123,8 @@ impl Prober {
         self.silence = Some(Silence::grown(self.silence, now));
     }
 
-    pub(super) fn answered(&mut self, nonce: [u8; 8], now: Instant) -> bool {
+    /// An answer arrived; `narrow` is what the path is if it revives it. False if it is to no probe.
+    pub(super) fn answered(&mut self, nonce: [u8; 8], narrow: bool, now: Instant) -> bool {
         let Some(mut at) = self.outstanding.iter().position(|(sent, _)| *sent == nonce) else {
             return false;
         };
@@ -154,14 +158,38 @@ impl Prober {
         if self.path.state != PathState::Up {
             self.path.state = PathState::Up;
             self.path.since = now;
-            self.path.narrow = false;
+            self.path.narrow = narrow;
             self.width.revive(now);
         }
         self.weigh_loss();
         true
     }
 
-    /// Declares the path dead if the peer has been silent for long enough; true if it just died.
+    /// Whether the path is dead because long probes are lost, so that small answers prove nothing.
+    pub(super) fn needs_long_answer(&self) -> bool {
+        self.path.narrow && self.path.state == PathState::Dead
+    }
+
+    /// The lengths of a regular probe.
+    pub(super) fn lengths(&self) -> &'static [Length] {
+        if self.needs_long_answer() { &[Length::Wide, Length::Split] } else { &[Length::Small] }
+    }
+
+    /// The lengths of a probe of the path's width.
+    pub(super) fn long_lengths(&self) -> &'static [Length] {
+        let tries_split = self.path.narrow || self.width.is_on_trial();
+        if tries_split { &[Length::Wide, Length::Split] } else { &[Length::Wide] }
+    }
+
+    /// Long packets pass whole again.
+    pub(super) fn widen(&mut self, due: Option<Instant>) {
+        self.path.narrow = false;
+        self.width.begin(due);
+        self.weigh_loss();
+    }
+
+    /// Declares the path dead if the peer has been silent for long enough, or narrow if long probes
+    /// pass only in fragments; true if it just became so.
     pub(super) fn judge(&mut self, now: Instant, allowance: Duration) -> bool {
         let wait = self.wait();
         let enough = match self.loss.percent() > LOSSY_PERCENT {
@@ -170,6 +198,12 @@ impl Prober {
         };
         let patience = Patience { time: wait * SILENT_INTERVALS, probes: enough };
         if self.width.is_lost(patience, self.path.last_answer, now) {
+            if self.width.passes_split() && !self.path.narrow {
+                self.path.narrow = true;
+                self.width.begin(Some(now));
+                self.weigh_loss();
+                return true;
+            }
             // Answers to small probes in flight no longer count.
             self.outstanding.clear();
             self.silence = None;
@@ -197,6 +231,7 @@ impl Prober {
             self.outstanding.pop_front();
             self.note_fate(false);
         }
+        self.path.narrow = false;
         self.die(now);
         true
     }

@@ -3,6 +3,8 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::tests::{base, ms, node};
 
+mod narrow;
+
 /// A prober, and a peer that answers after `rtt` as long as `answers` is true.
 struct Bench {
     paths: Paths,
@@ -11,10 +13,14 @@ struct Bench {
     echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
     /// The same for long probes.
     wide_echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
+    split_echoes: BTreeSet<(Instant, NodeId, [u8; 8])>,
     sent: Vec<Duration>,
     sent_wide: Vec<Duration>,
+    sent_split: Vec<Duration>,
     /// Whether long probes are lost, and only those.
     narrow: bool,
+    /// Whether the peer joins fragments.
+    joins: bool,
     /// How many of a hundred small and long probes are lost by chance.
     loss: [usize; 2],
     dice: Dice,
@@ -32,9 +38,12 @@ impl Bench {
             start,
             echoes: BTreeSet::new(),
             wide_echoes: BTreeSet::new(),
+            split_echoes: BTreeSet::new(),
             sent: Vec::new(),
             sent_wide: Vec::new(),
+            sent_split: Vec::new(),
             narrow: false,
+            joins: false,
             loss: [0; 2],
             dice: Dice::new([3; 32], 1),
             delivers: false,
@@ -48,7 +57,8 @@ impl Bench {
             let echo = self.echoes.first().map(|it| it.0);
             let wide = self.wide_echoes.first().map(|it| it.0);
             let due = self.paths.poll_timeout();
-            let Some(next) = [echo, wide, due].into_iter().flatten().min() else { break };
+            let split = self.split_echoes.first().map(|it| it.0);
+            let Some(next) = [echo, wide, split, due].into_iter().flatten().min() else { break };
             if next > end {
                 break;
             }
@@ -59,6 +69,9 @@ impl Bench {
             } else if wide == Some(next) {
                 let (_, node, nonce) = self.wide_echoes.pop_first().unwrap();
                 self.paths.handle_wide_echo(node, nonce, self.now);
+            } else if split == Some(next) {
+                let (_, node, nonce) = self.split_echoes.pop_first().unwrap();
+                self.paths.handle_split_echo(node, nonce, self.now);
             } else {
                 let overdue: Vec<NodeId> = self.paths.overdue().collect();
                 for node in overdue.into_iter().filter(|_| self.delivers) {
@@ -66,17 +79,22 @@ impl Bench {
                 }
                 self.paths.handle_timeout(self.now);
             }
-            while let Some(Probe { to, nonce, wide }) = self.paths.poll_send() {
-                let (sent, echoes) = match wide {
-                    true => (&mut self.sent_wide, &mut self.wide_echoes),
-                    false => (&mut self.sent, &mut self.echoes),
+            while let Some(Probe { to, nonce, length }) = self.paths.poll_send() {
+                let (sent, echoes, is_stopped) = match length {
+                    Length::Small => (&mut self.sent, &mut self.echoes, false),
+                    Length::Wide => (&mut self.sent_wide, &mut self.wide_echoes, self.narrow),
+                    Length::Split => {
+                        let is_split = self.joins && self.paths.is_split(&to);
+                        (&mut self.sent_split, &mut self.split_echoes, !is_split)
+                    }
                 };
                 sent.push(self.now - self.start);
-                let lost = self.dice.below(100) < self.loss[usize::from(wide)];
-                if answers && !lost && !(wide && self.narrow) {
+                let lost = self.dice.below(100) < self.loss[usize::from(length != Length::Small)];
+                if answers && !lost && !is_stopped {
                     echoes.insert((self.now + rtt, to, nonce));
                 }
             }
+            while self.paths.poll_split().is_some() {}
             while let Some(node) = self.paths.poll_change() {
                 let state = self.paths.get(&node).unwrap().state;
                 self.changes.push((self.now - self.start, state));

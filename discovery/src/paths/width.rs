@@ -11,14 +11,20 @@
 //! room for small ones more often. So a lost long probe on a path that also loses small ones, or
 //! two in a row on any path, starts an examination: long probes follow each other until they get
 //! through again or suffice to measure loss, which then counts as the path's loss.
+//!
+//! If whole probes stay unanswered, the mesh splits long packets, and *split* probes show whether
+//! that helps. If so the path is narrow instead of dead: from then on split probes are those that
+//! count, and the first whole one that is answered ends it. A dead path revives with either.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
+use super::prober::Prober;
 use super::silence::{Patience, Silence};
-use super::{PathUse, Paths};
+use super::{Pace, PathUse, Paths};
+use crate::dice::Dice;
 use crate::rtt::{LOSS_WINDOW, Loss};
 
 /// Interval of long probes on a path with sessions; any other path gets one only when it comes up
@@ -27,6 +33,12 @@ use crate::rtt::{LOSS_WINDOW, Loss};
 pub(super) const ACTIVE: Duration = Duration::from_secs(16);
 /// Minimum interval, regardless of how many sessions find a path slow.
 const LEAST: Duration = Duration::from_secs(2);
+/// Whole probes without an answer after which split ones are sent too: more than are lost by chance
+/// where loss is low, and few enough that sessions continue before their clients give up.
+const TRIAL: u32 = 4;
+/// Answered split probes that make a path narrow instead of dead: a full queue may have had room
+/// for one.
+const PASSES: u32 = 2;
 /// Unanswered long probes remembered: the maximum that a verdict needs.
 const MAX_OUTSTANDING: usize = 16;
 /// Loss of long packets, in percent, from which a path should not be used; it is examined further,
@@ -52,6 +64,23 @@ pub(super) struct Width {
     silence: Option<Silence>,
     outstanding: VecDeque<[u8; 8]>,
     look: Option<Look>,
+    /// The last long probe.
+    last: Option<[u8; 8]>,
+    /// Split probes that were answered since the last whole one was.
+    passes: u32,
+    /// What the mesh was told.
+    told: Splitting,
+}
+
+/// Whether the mesh splits long packets for the peer, and why.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Splitting {
+    #[default]
+    Off,
+    /// To find out whether fragments pass.
+    OnTrial,
+    /// Nothing else passes.
+    Narrow,
 }
 
 /// A path under examination.
@@ -97,7 +126,8 @@ impl Width {
 
     /// The path is dead.
     pub(super) fn end(&mut self) {
-        *self = Self { sent_at: self.sent_at, ..Self::new(self.tried) };
+        let Self { sent_at, last, told, .. } = *self;
+        *self = Self { sent_at, last, told, ..Self::new(self.tried) };
     }
 
     /// The path is dead because no long probe gets through. The single answer that revives it does
@@ -160,6 +190,7 @@ impl Width {
             }
         }
         self.outstanding.push_back(nonce);
+        self.last = Some(nonce);
         self.sent_at = Some(now);
         // The first answer may take long; after that, probes follow as on a silent path, until
         // there are enough for a verdict, if one is possible.
@@ -184,7 +215,7 @@ impl Width {
         let Some(at) = self.outstanding.iter().position(|sent| *sent == nonce) else {
             return false;
         };
-        self.silence = None;
+        (self.silence, self.passes) = (None, 0);
         let Some(look) = &mut self.look else {
             self.begin(due);
             return false;
@@ -199,6 +230,31 @@ impl Width {
             self.due = Some(now + if look.useless { USELESS.max(wait) } else { wait });
         }
         true
+    }
+
+    /// A probe of a path that is dead because of its width is sent.
+    pub(super) fn sent_as_useless(&mut self, nonce: [u8; 8]) {
+        self.last = Some(nonce);
+    }
+
+    /// Whether this is the last long probe, or one that waits for an answer.
+    fn knows(&self, nonce: [u8; 8]) -> bool {
+        self.last == Some(nonce) || self.outstanding.contains(&nonce)
+    }
+
+    /// Whether so many whole probes are unanswered that it is worth trying fragments.
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.silence.is_some_and(|silence| silence.probes >= TRIAL)
+    }
+
+    /// Whether long packets pass in fragments, and only so.
+    pub(super) fn passes_split(&self) -> bool {
+        self.passes >= PASSES
+    }
+
+    /// Whether the mesh was told to split.
+    pub(super) fn is_split(&self) -> bool {
+        self.told != Splitting::Off
     }
 
     /// Whether long probes have been unanswered for too long, while a small one was answered: if
@@ -232,18 +288,55 @@ impl Paths {
     /// An answer to a long probe, which is just as long, arrived.
     pub(crate) fn handle_wide_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        if prober.path.narrow {
-            return self.take_echo(node, nonce, now);
+        if prober.needs_long_answer() {
+            return self.take_echo(node, nonce, false, now);
         }
-        let due = match prober.usage {
-            PathUse::Active => Some(now + self.dice.jitter(ACTIVE.max(self.pace.active), 10)),
-            PathUse::Idle => None,
-        };
+        if !prober.path.narrow {
+            return self.take_long_echo(node, nonce, now);
+        }
+        if prober.width.knows(nonce) {
+            let due = self.pace.next_long(prober, &mut self.dice, now);
+            prober.widen(due);
+            prober.move_to(prober.next_due(now), node, &mut self.schedule);
+            self.report(node, true);
+        }
+    }
+
+    /// An answer to a split probe, which is just as long, arrived.
+    pub(crate) fn handle_split_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        if prober.needs_long_answer() {
+            self.take_echo(node, nonce, true, now);
+        } else if prober.path.narrow {
+            self.take_long_echo(node, nonce, now);
+        } else if prober.width.silence.is_some() && prober.width.knows(nonce) {
+            prober.width.passes += 1;
+        }
+    }
+
+    /// An answer to a probe of the length that counts on this path.
+    fn take_long_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        let due = self.pace.next_long(prober, &mut self.dice, now);
         let wait = prober.wait();
         if prober.width.answered(nonce, due, wait, now) {
             prober.weigh_loss();
             prober.move_to(prober.next_due(now), node, &mut self.schedule);
             self.report(node, false);
+        }
+        self.tell_split(node);
+    }
+
+    /// Tells the mesh if a path has to be treated in another way.
+    pub(super) fn tell_split(&mut self, node: NodeId) {
+        let Some(prober) = self.probers.get_mut(&node) else { return };
+        let now = match prober.path.narrow {
+            true => Splitting::Narrow,
+            false if prober.width.is_on_trial() => Splitting::OnTrial,
+            false => Splitting::Off,
+        };
+        if std::mem::replace(&mut prober.width.told, now) != now {
+            self.splits.push_back(node);
         }
     }
 
@@ -252,5 +345,13 @@ impl Paths {
         let Some(prober) = self.probers.get_mut(&node) else { return };
         prober.width.doubt(now);
         prober.move_to(prober.or_width(prober.due), node, &mut self.schedule);
+    }
+}
+
+impl Pace {
+    /// Time of the next long probe on a path whose last one was answered.
+    fn next_long(&self, prober: &Prober, dice: &mut Dice, now: Instant) -> Option<Instant> {
+        let is_active = prober.usage == PathUse::Active;
+        is_active.then(|| now + dice.jitter(ACTIVE.max(self.active), 10))
     }
 }

@@ -43,6 +43,8 @@ fn every_kind_of_datagram_reads_back() {
         Message::Echo([2; 8]),
         Message::WideProbe(Wide::of([1; 8])),
         Message::WideEcho(Wide::of([2; 8])),
+        Message::SplitProbe(Wide::split([1; 8])),
+        Message::SplitEcho(Wide::split([2; 8])),
         Message::Same,
     ] {
         let bytes = message.encode().unwrap();
@@ -97,7 +99,7 @@ fn what_is_too_large_or_of_another_version_is_refused() {
     probe[0] = VERSION + 1;
     assert_eq!(Message::decode(&probe), Err(BadDatagram::Version(VERSION + 1)));
     let mut probe = Message::Probe([1; 8]).encode().unwrap();
-    for kind in [18, 127, 255] {
+    for kind in [20, 127, 255] {
         probe[1] = kind;
         assert_eq!(Message::decode(&probe), Err(BadDatagram::Kind(kind)));
     }
@@ -105,6 +107,12 @@ fn what_is_too_large_or_of_another_version_is_refused() {
     assert_eq!(Message::decode(&bytes), Err(BadDatagram::Malformed));
     let wide = Message::WideProbe(Wide::of([1; 8])).encode().unwrap();
     assert_eq!((wide.len(), kind(&wide)), (WIDE_DATAGRAM, "wide-probe"));
+    let split = Message::SplitProbe(Wide::split([1; 8])).encode().unwrap();
+    assert_eq!((split.len(), kind(&split)), (SPLIT_DATAGRAM, "split-probe"));
+    let swapped = Message::SplitProbe(Wide::of([1; 8])).encode();
+    assert_eq!(swapped, None);
+    let swapped = Message::WideEcho(Wide::split([1; 8])).encode().unwrap();
+    assert_eq!(Message::decode(&swapped), Err(BadDatagram::Malformed));
     let word = Message::Unacknowledged.encode().unwrap();
     assert_eq!((word.len(), kind(&word)), (2, "unacknowledged"));
     let narrow = Message::WideProbe(Wide { nonce: [1; 8], padding: &[0; 100] });

@@ -510,6 +510,7 @@ impl NodeCore {
                 self.events.push_back(Event::Ignored { node, reason });
             }
             Found::Unknown { from, what } => self.events.push_back(Event::Unknown { from, what }),
+            Found::Split { node, on } => self.events.push_back(Event::Split { node, on }),
             // This only makes routes stale.
             Found::StateChanged(node) => self.touch(&node),
             Found::PathChanged(node) => {

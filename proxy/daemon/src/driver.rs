@@ -459,6 +459,10 @@ impl Driver {
                 self.cut_way_back(&node);
             }
             Event::Revived(node) => self.mesh.renew_connection(&node),
+            Event::Split { node, on } => {
+                self.mesh.set_narrow(&node, on);
+                self.tell_split(&node, on);
+            }
             Event::Suspected(node) => self.tell_suspected(&node),
             // Seeds are never forgotten.
             Event::Forgotten(node) if self.seeds.at.contains_key(&node) => {}

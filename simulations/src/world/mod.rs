@@ -520,6 +520,11 @@ impl World {
                     self.tunnel(at, peer).schedule.expect_answer();
                 }
             }
+            Wish::Split(node, on) => {
+                if let Some(peer) = self.scene.account.number(&node) {
+                    self.tunnel(at, peer).split = on;
+                }
+            }
             Wish::Member(node, up) => {
                 if let Some(subject) = self.scene.account.number(&node) {
                     self.member_changed(at, subject, up);

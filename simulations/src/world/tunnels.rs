@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use meshport_config::NodeId;
-use meshport_discovery::{family, kind};
+use meshport_discovery::{WIDE_DATAGRAM, family, kind};
 use meshport_proto::schedule::{Content, Need, REJECT_AFTER};
 use rand::Rng;
 
@@ -14,7 +14,9 @@ use crate::flight::{Flight, Payload};
 use crate::network::Stretch;
 use crate::scenario::Lie;
 use crate::trace::Sent;
-use crate::tunnel::{ACK, EMPTY, INITIATION, OVERHEAD, RESPONSE, SEEN, Tunnel, content};
+use crate::tunnel::{
+    ACK, EMPTY, INITIATION, LONGEST_FRAGMENT, OVERHEAD, RESPONSE, SEEN, Tunnel, content,
+};
 
 impl World {
     /// A datagram of discovery.
@@ -63,6 +65,9 @@ impl World {
                 let second = self.scene.measures.second(self.scene.now);
                 second.gossip_packets += 1;
                 second.families[family] += size as u64;
+                // One fragment stands for all. A wide probe tests the path, and is never split.
+                let is_split = bytes.len() < WIDE_DATAGRAM && self.is_split(from, to);
+                let size = if is_split { size.min(LONGEST_FRAGMENT) } else { size };
                 let kind = kind(bytes);
                 self.wire(packet, address, size, kind);
             }
@@ -70,10 +75,17 @@ impl World {
         }
     }
 
+    /// Whether a node splits long packets for a peer: because it, or the peer, found the path narrow.
+    fn is_split(&self, from: usize, to: usize) -> bool {
+        [(from, to), (to, from)].into_iter().any(|(node, peer)| {
+            self.nodes[node].tunnels.get(number(peer)).is_some_and(|tunnel| tunnel.split)
+        })
+    }
+
     /// A flight arrives with its last datagram; lost parts are retransmitted.
     fn flight(&mut self, packet: Packet, flight: Flight, address: u16) {
         let (mut arrival, mut lost, mut under_way) = (Duration::ZERO, 0, Vec::new());
-        for size in flight.segments() {
+        for size in flight.segments(self.is_split(packet.from, packet.to)) {
             let size = size + OVERHEAD;
             self.scene.measures.traffic.session_bytes += size as u64;
             let fate = self.scene.network.carry(self.scene.now, parcel(&packet, address, size));

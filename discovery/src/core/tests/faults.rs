@@ -204,6 +204,9 @@ fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
     net.with(0, |node, now| node.handle_unacknowledged(user, now));
     net.until(ms(1500), "the user leaves the path", |net| state(net) == PathState::Dead);
     assert!(net.get(5).paths().get(&origin).expect("measured").narrow);
+    let is_split = |event: &Event| *event == Event::Split { node: origin, on: true };
+    let told = net.count_events(5, secs(40), is_split);
+    assert_eq!(told, 2, "on trial, and because it is narrow");
     // A node that is heard directly needs no reports of others, and a healthy path stays up.
     let other = net.id(1);
     net.with(5, |node, now| node.set_path_interest(other, Some(PathUse::Active), now));

@@ -437,8 +437,9 @@ impl Net {
             for word in [at.as_micros() as u64, from as u64, to as u64, bytes.len() as u64] {
                 self.hash = (self.hash ^ word).wrapping_mul(0x0100_0000_01b3);
             }
-            let is_stuck =
-                self.links.narrow == Some((from, to)) && bytes.len() > crate::MAX_DATAGRAM;
+            // No mesh splits anything here.
+            let is_long = ["wide-", "split-"].iter().any(|it| crate::kind(&bytes).starts_with(it));
+            let is_stuck = self.links.narrow == Some((from, to)) && is_long;
             if !is_stuck && !self.links.lose(from, to) {
                 self.events.push(at, What::Deliver { from, to, bytes });
             }

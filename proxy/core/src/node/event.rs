@@ -80,6 +80,13 @@ pub enum Event {
     Silent(NodeId),
     /// The path to this node was dead and answers again: whatever waits for it can proceed.
     Revived(NodeId),
+    /// The mesh should split long packets for a node, or stop that.
+    Split {
+        /// The node.
+        node: NodeId,
+        /// Whether to split.
+        on: bool,
+    },
     /// This node suspects a member that does not answer.
     Suspected(NodeId),
     /// A node was forgotten: the mesh can forget it too.

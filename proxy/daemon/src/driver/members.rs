@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::findings::{NARROW_PATH, UNKNOWN_MESSAGES};
+use meshport_discovery::PathState;
 use tracing::{debug, info, warn};
 
 use crate::clock;
@@ -64,6 +65,15 @@ impl Driver {
         debug!(name = %self.reporter().name(node), "member suspected");
         // Only tests and the simulator observe this.
         let _ = self.outputs.suspected.send(*node);
+    }
+
+    pub(crate) fn tell_split(&self, node: &NodeId, on: bool) {
+        let (name, path) = (self.reporter().name(node), self.core.discovery().paths().get(node));
+        match path.is_some_and(|path| path.narrow && path.state == PathState::Up) {
+            true if on => warn!(%name, "{NARROW_PATH}: splitting long packets"),
+            _ if on => debug!(%name, "long packets are lost: trying whether fragments pass"),
+            _ => info!(%name, "long packets pass whole again"),
+        }
     }
 
     pub(crate) fn tell_narrow(&self, node: &NodeId) {
