@@ -156,6 +156,8 @@ pub struct Core {
     blocked: Blocked,
     calls: Calls,
     reassembly: Reassembly,
+    /// The peers whose paths the caller has found narrow.
+    narrow: BTreeSet<NodeId>,
     out: Output,
     rng: StdRng,
     /// Buffer for an inner packet on its way into a tunnel, and for a fragment of it.
@@ -196,6 +198,7 @@ impl Core {
             blocked: Blocked::default(),
             calls: Calls::default(),
             reassembly: Reassembly::default(),
+            narrow: BTreeSet::new(),
             out: Output {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),
@@ -290,12 +293,14 @@ impl Core {
     }
 
     /// Notes whether the path to a peer is too narrow for QUIC's smallest datagram. Longer packets
-    /// are split then, if the peer's release joins them.
+    /// are split then, if the peer's release joins them; and single ones to all such peers.
     pub fn set_narrow(&mut self, node: &NodeId, is_narrow: bool) {
+        self.narrow.remove(node);
         if let Some(slot) = self.peers.of_node(node)
             && let Some(peer) = self.peers.get_mut(slot)
         {
             peer.traffic.split.narrow = is_narrow;
+            self.narrow.extend(is_narrow.then_some(*node));
         }
     }
 
@@ -393,6 +398,7 @@ impl Core {
     fn remove(&mut self, slot: Slot, reason: &'static str) {
         let Some(peer) = self.peers.remove(slot) else { return };
         self.reassembly.forget(slot);
+        self.narrow.remove(&peer.node);
         if let Some(at) = peer.armed {
             self.timers.remove(&(at, slot));
         }

@@ -257,6 +257,14 @@ pub(crate) fn addresses(packet: &[u8]) -> Addresses {
     Addresses { source: address(header, 8), destination: address(header, 24) }
 }
 
+/// Destination port of a complete UDP packet of ours.
+///
+/// # Panics
+/// If it is shorter than its headers.
+pub(crate) fn destination_port(packet: &[u8]) -> u16 {
+    u16::from_be_bytes([packet[IPV6_HEADER + 2], packet[IPV6_HEADER + 3]])
+}
+
 /// The payload of a complete packet of ours, without padding: what its fragments divide.
 ///
 /// # Panics

@@ -102,7 +102,6 @@ impl Peers {
         };
         self.by_node.remove(&peer.node);
         (peer.node, peer.inner) = (node, inner);
-        // The caller finds out about the path to this node anew.
         peer.traffic.split.narrow = false;
         self.by_node.insert(node, slot);
     }

@@ -12,9 +12,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::MAX_DATAGRAM;
 use crate::inner::{self, FRAGMENT_OVERHEAD, FRAGMENT_UNIT, Fragment, UDP_OVERHEAD};
 use crate::tunnel::DATA_OVERHEAD;
+use crate::{MAX_DATAGRAM, ports};
 
 /// Most bytes of a packet's payload in a fragment: QUIC's smallest datagram takes two.
 pub(crate) const PIECE: usize = 608;
@@ -50,9 +50,11 @@ impl Split {
         self.joins && (self.narrow || self.demanded_until.is_some_and(|until| until > now))
     }
 
-    /// Whether a single packet is to be split now.
-    pub(crate) fn concerns(&self, packet: &[u8], now: Instant) -> bool {
-        packet.len() > UNSPLIT && packet.len() != TEST && self.is_on(now)
+    /// Whether a single packet is to be split now. `cautious`: the path to another peer is narrow,
+    /// and few paths are measured.
+    pub(crate) fn concerns(&self, packet: &[u8], cautious: bool, now: Instant) -> bool {
+        let is_due = (cautious && self.joins) || self.is_on(now);
+        packet.len() > UNSPLIT && is_due && !is_test(packet)
     }
 
     /// A fragment with this id arrived, so the peer joins fragments too.
@@ -68,6 +70,11 @@ impl Split {
         self.last_id = self.last_id.wrapping_add(1) & !DEMAND;
         self.last_id | if self.narrow { DEMAND } else { 0 }
     }
+}
+
+/// Whether a packet of ours tests the path. QUIC's first ones may be as long, and wait for a session.
+fn is_test(packet: &[u8]) -> bool {
+    packet.len() == TEST && inner::destination_port(packet) != ports::STREAMS
 }
 
 /// Length of a fragment of `piece` bytes; a whole packet of that length needs no fragments.
@@ -135,9 +142,14 @@ mod tests {
     #[test]
     fn packets_that_test_the_path_and_short_ones_stay_whole() {
         let now = Instant::now();
-        let split = Split { joins: true, narrow: true, ..Split::default() };
+        let mut split = Split { joins: true, narrow: true, ..Split::default() };
         for (length, expected) in [(UNSPLIT, false), (UNSPLIT + 1, true), (TEST, false)] {
-            assert_eq!(split.concerns(&vec![0; length], now), expected, "{length}");
+            assert_eq!(split.concerns(&vec![0; length], false, now), expected, "{length}");
         }
+        split.narrow = false;
+        let long = [0; UNSPLIT + 1];
+        assert!(split.concerns(&long, true, now) && !split.concerns(&long, false, now));
+        split.joins = false;
+        assert!(!split.concerns(&long, true, now));
     }
 }

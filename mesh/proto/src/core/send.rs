@@ -218,7 +218,8 @@ impl Core {
     /// dropped and counted.
     pub(super) fn send_packet(&mut self, slot: Slot, now: Now, packet: &[u8]) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        if !peer.traffic.split.concerns(packet, now.instant) {
+        let cautious = !self.narrow.is_empty();
+        if !peer.traffic.split.concerns(packet, cautious, now.instant) {
             return self.send_sealed(slot, now, packet);
         }
         self.out.counters[MeshCount::PacketsSplit] += 1;

@@ -66,6 +66,8 @@ impl Core {
 
     fn rename(&mut self, slot: Slot, node: NodeId) -> Slot {
         self.peers.rename(slot, node, self.inner(&node));
+        // The caller finds out about the path to this node anew.
+        self.narrow.retain(|narrow| self.peers.of_node(narrow).is_some());
         let Some(peer) = self.peers.get_mut(slot) else { return slot };
         peer.admission.credential = None;
         (peer.admission.admitted, peer.admission.reported_up) = (false, false);
@@ -79,6 +81,8 @@ impl Core {
     /// succeeds: that session stays, with the streams and addresses of the previous node.
     fn unite(&mut self, former: Slot, stranger: Slot) -> Slot {
         let Some(old) = self.peers.remove(former) else { return stranger };
+        self.reassembly.forget(former);
+        self.narrow.remove(&old.node);
         if let Some(at) = old.armed {
             self.timers.remove(&(at, former));
         }

@@ -98,6 +98,41 @@ fn a_packet_that_tests_the_path_stays_whole() {
     assert_eq!(net.counters(1)[MeshCount::PacketsSplit], 0);
 }
 
+/// A QUIC connection begins with datagrams as long as those that test the path.
+#[test]
+fn packets_that_waited_for_a_session_are_split_too() {
+    let mut net = narrow(NARROWEST_MTU.into());
+    set_narrow(&mut net, 1, 2, true);
+    net.seconds(400);
+    assert!(!net.up(1, 2), "the session has ended");
+    let (address, mut out) = (net.nodes[&at(2)].address(), Vec::new());
+    let datagrams = Datagrams { bytes: &[7; 1200], segment: 1200 };
+    let sealed = net.node(1, |core, now| core.seal_streams(now, &address, datagrams, &mut out, 0));
+    assert_eq!(sealed, None);
+    net.pump();
+    assert_eq!(net.streams, [(at(2), vec![7; 1200])]);
+}
+
+/// Only few paths are measured: gossip of a node on a narrow network is split for every peer.
+#[test]
+fn a_node_with_a_narrow_path_splits_single_packets_for_all() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.connect(1, 3);
+    let long = |net: &mut Net| {
+        net.send(1, 3, &[7; 1180]).unwrap();
+        net.pump();
+        (net.datagrams(3).len(), net.counters(3)[MeshCount::PacketsJoined])
+    };
+    net.events(3);
+    assert_eq!(long(&mut net), (1, 0));
+    set_narrow(&mut net, 1, 2, true);
+    assert_eq!(long(&mut net), (1, 1));
+    assert_eq!(streams(&mut net, 1, 3, &[1200]), (vec![1200], 1));
+    net.node(1, |core, _| core.remove_peer(&id(2)));
+    assert_eq!(long(&mut net), (1, 1));
+}
+
 /// The node that found the path narrow demands it; the other one stops when it does not.
 #[test]
 fn a_peer_splits_as_long_as_the_other_side_demands_it() {
