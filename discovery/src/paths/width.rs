@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use meshport_config::NodeId;
 
-use super::prober::Prober;
 use super::silence::{Patience, Silence};
 use super::{Pace, PathUse, Paths};
 use crate::dice::Dice;
@@ -295,7 +294,7 @@ impl Paths {
             return self.take_long_echo(node, nonce, now);
         }
         if prober.width.knows(nonce) {
-            let due = self.pace.next_long(prober, &mut self.dice, now);
+            let due = self.pace.next_long(prober.usage, &mut self.dice, now);
             prober.widen(due);
             prober.move_to(prober.next_due(now), node, &mut self.schedule);
             self.report(node, true);
@@ -317,7 +316,7 @@ impl Paths {
     /// An answer to a probe of the length that counts on this path.
     fn take_long_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        let due = self.pace.next_long(prober, &mut self.dice, now);
+        let due = self.pace.next_long(prober.usage, &mut self.dice, now);
         let wait = prober.wait();
         if prober.width.answered(nonce, due, wait, now) {
             prober.weigh_loss();
@@ -350,8 +349,8 @@ impl Paths {
 
 impl Pace {
     /// Time of the next long probe on a path whose last one was answered.
-    fn next_long(&self, prober: &Prober, dice: &mut Dice, now: Instant) -> Option<Instant> {
-        let is_active = prober.usage == PathUse::Active;
+    fn next_long(&self, usage: PathUse, dice: &mut Dice, now: Instant) -> Option<Instant> {
+        let is_active = usage == PathUse::Active;
         is_active.then(|| now + dice.jitter(ACTIVE.max(self.active), 10))
     }
 }
