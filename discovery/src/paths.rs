@@ -4,10 +4,10 @@
 //! cannot reach it, and vice versa; routes follow paths. A path with sessions is probed often,
 //! others rarely; silence makes probes faster, and after three silent intervals, adapted to the
 //! round-trip time, the path is dead. Acknowledged data counts as an answer, so a path whose
-//! transfer crowds out the probes does not look dead. A path that drops large packets is dead too
-//! (see `width`). Probing continues on a dead path, which revives with the first answer. Bounded by
-//! [`MAX_PATHS`]; the rate of idle probes does not grow with the number of origins beyond
-//! [`IDLE_PROBES_PER_S`].
+//! transfer crowds out the probes does not look dead. A path that drops large packets is narrow if
+//! they pass in fragments, and dead too if not (see `width`). Probing continues on a dead path,
+//! which revives with the first answer. Bounded by [`MAX_PATHS`]; the rate of idle probes does not
+//! grow with the number of origins beyond [`IDLE_PROBES_PER_S`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -208,6 +208,10 @@ impl Paths {
     /// measured is probed at once.
     pub(crate) fn handle_session(&mut self, node: NodeId, up: bool, now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
+        if up && prober.width.is_split() {
+            // The mesh may have forgotten the peer meanwhile.
+            self.splits.push_back(node);
+        }
         prober.session_since = up.then(|| prober.session_since.unwrap_or(now));
         if up && (prober.path.state != PathState::Up || prober.path.rtt.is_none()) {
             prober.send_now(node, &mut self.schedule, now);
@@ -362,9 +366,14 @@ impl Paths {
 }
 
 impl Pace {
+    /// The shortest interval at which all idle paths together get no more probes than they may.
+    fn fair(&self) -> Duration {
+        Duration::from_secs(1) * self.idle_paths / IDLE_PROBES_PER_S
+    }
+
     /// How long until the next probe of this path.
     fn interval(&self, prober: &Prober) -> Duration {
-        let fair = Duration::from_secs(1) * self.idle_paths / IDLE_PROBES_PER_S;
+        let fair = self.fair();
         let usual = match prober.usage {
             PathUse::Active => self.active,
             PathUse::Idle => self.idle.max(fair),

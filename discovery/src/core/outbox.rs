@@ -43,8 +43,8 @@ pub enum Event {
     Forgotten(NodeId),
     /// A measured path went up or down, or its round-trip time moved noticeably.
     PathChanged(NodeId),
-    /// The mesh should split long packets for a peer, or stop that. Reported again when the path has
-    /// proven to be narrow.
+    /// The mesh should split long packets for a peer, or stop that. Reported again when the path
+    /// has proven to be narrow, and when a new session begins on it.
     Split {
         /// The peer.
         node: NodeId,

@@ -123,7 +123,8 @@ impl Prober {
         self.silence = Some(Silence::grown(self.silence, now));
     }
 
-    /// An answer arrived; `narrow` is what the path is if it revives it. False if it is to no probe.
+    /// An answer arrived; `narrow` is what the path is if it revives it. False if it is to no
+    /// probe.
     pub(super) fn answered(&mut self, nonce: [u8; 8], narrow: bool, now: Instant) -> bool {
         let Some(mut at) = self.outstanding.iter().position(|(sent, _)| *sent == nonce) else {
             return false;
@@ -182,9 +183,9 @@ impl Prober {
     }
 
     /// Long packets pass whole again.
-    pub(super) fn widen(&mut self, due: Option<Instant>) {
+    pub(super) fn widen(&mut self, due: Option<Instant>, now: Instant) {
         self.path.narrow = false;
-        self.width.begin(due);
+        self.width.change_length(due, now);
         self.weigh_loss();
     }
 
@@ -200,7 +201,7 @@ impl Prober {
         if self.width.is_lost(patience, self.path.last_answer, now) {
             if self.width.passes_split() && !self.path.narrow {
                 self.path.narrow = true;
-                self.width.begin(Some(now));
+                self.width.change_length(Some(now), now);
                 self.weigh_loss();
                 return true;
             }

@@ -3,9 +3,8 @@
 //! A path whose MTU has dropped, for example because it now runs through another tunnel, passes
 //! small probes and requests but drops every long answer. So some probes and their echoes are as
 //! long as [`crate::wire::WIDE_DATAGRAM`]. If as many of these are lost in a row as make a silent
-//! path dead, QUIC cannot use the path, and it counts as dead until a long one is answered. If long
-//! session packets are not acknowledged, their sender and the peer, whose clients may be waiting,
-//! probe the path at once.
+//! path dead, QUIC cannot use the path as it is. If long session packets are not acknowledged,
+//! their sender and the peer, whose clients may be waiting, probe the path at once.
 //!
 //! A path with very little bandwidth drops most long probes and few small ones, since its queue has
 //! room for small ones more often. So a lost long probe on a path that also loses small ones, or
@@ -13,8 +12,9 @@
 //! through again or suffice to measure loss, which then counts as the path's loss.
 //!
 //! If whole probes stay unanswered, the mesh splits long packets, and *split* probes show whether
-//! that helps. If so the path is narrow instead of dead: from then on split probes are those that
-//! count, and the first whole one that is answered ends it. A dead path revives with either.
+//! that helps. If so the path is narrow: it stays up, split probes count from then on, and some
+//! whole ones that are answered in a row end it. If not it is dead until a long one of either kind
+//! is answered.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,10 +26,13 @@ use super::{Pace, PathUse, Paths};
 use crate::dice::Dice;
 use crate::rtt::{LOSS_WINDOW, Loss};
 
-/// Interval of long probes on a path with sessions; any other path gets one only when it comes up
-/// and when sessions start to use it. Each costs 1,308 bytes both ways, a tenth of all probes;
-/// sessions that find a path slow do not wait for the next one.
+/// Interval of long probes on a path with sessions; any other path that is not narrow gets one only
+/// when it comes up and when sessions start to use it. Each costs 1,308 bytes both ways, a tenth of
+/// all probes; sessions that find a path slow do not wait for the next one.
 pub(super) const ACTIVE: Duration = Duration::from_secs(16);
+/// The same on a narrow path without sessions, to notice that it is wide again. Less than a peer
+/// splits after the last demand.
+const NARROW_IDLE: Duration = Duration::from_secs(30);
 /// Minimum interval, regardless of how many sessions find a path slow.
 const LEAST: Duration = Duration::from_secs(2);
 /// Whole probes without an answer after which split ones are sent too: more than are lost by chance
@@ -38,6 +41,11 @@ const TRIAL: u32 = 4;
 /// Answered split probes that make a path narrow instead of dead: a full queue may have had room
 /// for one.
 const PASSES: u32 = 2;
+/// Whole probes answered in a row that make a narrow path wide: one may pass by chance where most
+/// are lost.
+const WHOLES: u32 = 3;
+/// Unanswered whole probes that end such a series.
+const MAX_OPEN_WHOLES: usize = 3;
 /// Unanswered long probes remembered: the maximum that a verdict needs.
 const MAX_OUTSTANDING: usize = 16;
 /// Loss of long packets, in percent, from which a path should not be used; it is examined further,
@@ -67,6 +75,10 @@ pub(super) struct Width {
     last: Option<[u8; 8]>,
     /// Split probes that were answered since the last whole one was.
     passes: u32,
+    /// The last whole probes, as far as they are unanswered.
+    open_wholes: VecDeque<[u8; 8]>,
+    /// Whole probes of a narrow path that were answered in a row.
+    wholes: u32,
     /// What the mesh was told.
     told: Splitting,
 }
@@ -127,6 +139,16 @@ impl Width {
     pub(super) fn end(&mut self) {
         let Self { sent_at, last, told, .. } = *self;
         *self = Self { sent_at, last, told, ..Self::new(self.tried) };
+    }
+
+    /// Probes of the other length count from now on. A path that loses most of its long packets by
+    /// chance does so at either length.
+    pub(super) fn change_length(&mut self, due: Option<Instant>, now: Instant) {
+        let look = self.look.take().filter(|look| look.useless);
+        self.begin(due);
+        if look.is_some() {
+            (self.look, self.due) = (look, Some(now + USELESS));
+        }
     }
 
     /// The path is dead because no long probe gets through. The single answer that revives it does
@@ -191,6 +213,11 @@ impl Width {
         self.outstanding.push_back(nonce);
         self.last = Some(nonce);
         self.sent_at = Some(now);
+        if self.open_wholes.len() >= MAX_OPEN_WHOLES {
+            self.open_wholes.pop_front();
+            self.wholes = 0;
+        }
+        self.open_wholes.push_back(nonce);
         // The first answer may take long; after that, probes follow as on a silent path, until
         // there are enough for a verdict, if one is possible.
         let pause = match usize::try_from(tries) {
@@ -215,8 +242,10 @@ impl Width {
             return false;
         };
         (self.silence, self.passes) = (None, 0);
+        // The next one follows soon while whole ones are answered too.
+        let due = if self.wholes > 0 { Some(now + wait) } else { due };
         let Some(look) = &mut self.look else {
-            self.begin(due);
+            self.settle(due);
             return false;
         };
         for passed in 0..=at {
@@ -224,11 +253,31 @@ impl Width {
         }
         self.outstanding.drain(..=at);
         if look.is_over() {
-            self.begin(due);
+            self.settle(due);
         } else {
             self.due = Some(now + if look.useless { USELESS.max(wait) } else { wait });
         }
         true
+    }
+
+    /// The last probe of the length that counts was answered, and nothing is under examination.
+    fn settle(&mut self, due: Option<Instant>) {
+        let (open, wholes) = (std::mem::take(&mut self.open_wholes), self.wholes);
+        self.begin(due);
+        (self.open_wholes, self.wholes) = (open, wholes);
+    }
+
+    /// A whole probe of a narrow path was answered; the next one is sent within `wait`. True if
+    /// enough were in a row.
+    pub(super) fn passed_whole(&mut self, nonce: [u8; 8], wait: Duration, now: Instant) -> bool {
+        let Some(at) = self.open_wholes.iter().position(|sent| *sent == nonce) else {
+            return false;
+        };
+        // An open one older than this is most likely lost.
+        self.open_wholes.drain(..=at);
+        self.wholes = if at == 0 { self.wholes + 1 } else { 1 };
+        self.due = self.due.map(|due| due.min(now + wait));
+        self.wholes >= WHOLES
     }
 
     /// A probe of a path that is dead because of its width is sent.
@@ -276,7 +325,7 @@ impl Width {
 
     /// The process did not run for this long: silence in that time is ignored.
     pub(super) fn stalled(&mut self, by: Duration) {
-        self.silence = None;
+        (self.silence, self.passes) = (None, 0);
         self.outstanding.clear();
         self.look = self.look.take().filter(|look| look.useless);
         self.due = self.due.map(|due| due + by);
@@ -293,10 +342,14 @@ impl Paths {
         if !prober.path.narrow {
             return self.take_long_echo(node, nonce, now);
         }
-        if prober.width.knows(nonce) {
-            let due = self.pace.next_long(prober.usage, &mut self.dice, now);
-            prober.widen(due);
-            prober.move_to(prober.next_due(now), node, &mut self.schedule);
+        let wait = prober.wait();
+        let is_wide = prober.width.passed_whole(nonce, wait, now);
+        if is_wide {
+            let due = self.pace.next_long(prober.usage, false, &mut self.dice, now);
+            prober.widen(due, now);
+        }
+        prober.move_to(prober.next_due(now), node, &mut self.schedule);
+        if is_wide {
             self.report(node, true);
         }
     }
@@ -316,7 +369,8 @@ impl Paths {
     /// An answer to a probe of the length that counts on this path.
     fn take_long_echo(&mut self, node: NodeId, nonce: [u8; 8], now: Instant) {
         let Some(prober) = self.probers.get_mut(&node) else { return };
-        let due = self.pace.next_long(prober.usage, &mut self.dice, now);
+        let narrow = prober.path.narrow;
+        let due = self.pace.next_long(prober.usage, narrow, &mut self.dice, now);
         let wait = prober.wait();
         if prober.width.answered(nonce, due, wait, now) {
             prober.weigh_loss();
@@ -349,8 +403,18 @@ impl Paths {
 
 impl Pace {
     /// Time of the next long probe on a path whose last one was answered.
-    fn next_long(&self, usage: PathUse, dice: &mut Dice, now: Instant) -> Option<Instant> {
-        let is_active = usage == PathUse::Active;
-        is_active.then(|| now + dice.jitter(ACTIVE.max(self.active), 10))
+    fn next_long(
+        &self,
+        usage: PathUse,
+        narrow: bool,
+        dice: &mut Dice,
+        now: Instant,
+    ) -> Option<Instant> {
+        let interval = match usage {
+            PathUse::Active => ACTIVE.max(self.active),
+            PathUse::Idle if narrow => NARROW_IDLE.max(self.fair()),
+            PathUse::Idle => return None,
+        };
+        Some(now + dice.jitter(interval, 10))
     }
 }
