@@ -368,13 +368,27 @@ impl Core {
         let credential = std::mem::take(&mut self.local.shown);
         let hello =
             Control::Hello { instance, has_yours, continues, joins: true, credential: &credential };
-        self.send_control(slot, now, ports::CONTROL, &hello);
+        let packet = self.control_packet(slot, ports::CONTROL, &hello);
         self.local.shown = credential;
+        if let Some(packet) = packet {
+            // Whole: a peer takes no fragments before it has admitted this node.
+            self.send_sealed(slot, now, &packet);
+        }
     }
 
     pub(super) fn send_control(&mut self, slot: Slot, now: Now, port: u16, message: &Control<'_>) {
-        let Some(flow) = self.flow(slot, ports::CONTROL, port) else { return };
-        let packet = Zeroizing::new(udp_packet(&flow, &message.encode()));
-        self.send_packet(slot, now, &packet);
+        if let Some(packet) = self.control_packet(slot, port, message) {
+            self.send_packet(slot, now, &packet);
+        }
+    }
+
+    fn control_packet(
+        &self,
+        slot: Slot,
+        port: u16,
+        message: &Control<'_>,
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let flow = self.flow(slot, ports::CONTROL, port)?;
+        Some(Zeroizing::new(udp_packet(&flow, &message.encode())))
     }
 }

@@ -214,8 +214,8 @@ impl Core {
         if queued { Ok(()) } else { Err(MeshError::QueueFull(node)) }
     }
 
-    /// Seals one inner packet to a peer with a session, in fragments where needed; without one it is
-    /// dropped and counted.
+    /// Seals one inner packet to a peer with a session, in fragments where needed; without a session
+    /// it is dropped and counted.
     pub(super) fn send_packet(&mut self, slot: Slot, now: Now, packet: &[u8]) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let cautious = !self.narrow.is_empty();
@@ -231,7 +231,8 @@ impl Core {
         }
     }
 
-    fn send_sealed(&mut self, slot: Slot, now: Now, packet: &[u8]) {
+    /// The same, whole.
+    pub(super) fn send_sealed(&mut self, slot: Slot, now: Now, packet: &[u8]) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let mut sealed = vec![0; (packet.len() + DATA_OVERHEAD).max(MIN_OUTPUT)];
         let length = peer.tunnel.seal(packet, &mut sealed);

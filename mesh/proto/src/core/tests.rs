@@ -35,12 +35,17 @@ fn at(number: u8) -> SocketAddr {
 
 /// A credential for node `number`, signed by the authority made from `authority`.
 fn credential(authority: u8, number: u8, until: UnixSeconds) -> Credential {
+    credential_for(authority, number, until, "node")
+}
+
+/// The same with these roles.
+fn credential_for(authority: u8, number: u8, until: UnixSeconds, roles: &str) -> Credential {
     let subject = Subject {
         node: id(number),
         record_key: RecordKey::from_bytes([7; 32]).public(),
         name: format!("node-{number}").parse().unwrap(),
         site: "fra".parse().unwrap(),
-        roles: "node".parse().unwrap(),
+        roles: roles.parse().unwrap(),
         succession: None,
     };
     let issued = UnixSeconds(until.0.min(WALL.0) - 3600);

@@ -113,6 +113,33 @@ fn packets_that_waited_for_a_session_are_split_too() {
     assert_eq!(net.streams, [(at(2), vec![7; 1200])]);
 }
 
+/// A credential that is longer than a fragment.
+fn long_credential(number: u8) -> Credential {
+    let made = |services: usize| {
+        let origin = |it| format!(",origin:a-service-with-a-long-name-{it:02}");
+        let roles = format!("node{}", (0..services).map(origin).collect::<String>());
+        credential_for(1, number, UnixSeconds(WALL.0 + 86_400), &roles)
+    };
+    (1..).map(made).find(|it| it.to_bytes().len() > split::PIECE).unwrap()
+}
+
+#[test]
+fn a_hello_stays_whole_since_a_stranger_takes_no_fragments() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    set_narrow(&mut net, 1, 2, true);
+    net.seconds(1);
+    net.node(2, |core, _| {
+        let slot = core.peers.of_node(&id(1)).unwrap();
+        let admission = &mut core.peers.get_mut(slot).unwrap().admission;
+        (admission.admitted, admission.credential) = (false, None);
+    });
+    net.node(1, |core, now| core.set_credential(long_credential(1), now)).unwrap();
+    net.pump();
+    assert!(net.up(2, 1));
+    assert_eq!(net.counters(1)[MeshCount::PacketsSplit], 0);
+}
+
 /// Only few paths are measured: gossip of a node on a narrow network is split for every peer.
 #[test]
 fn a_node_with_a_narrow_path_splits_single_packets_for_all() {
