@@ -41,7 +41,7 @@ use crate::peers::{Peers, Slot};
 use crate::reassembly::Reassembly;
 use crate::settings::{Identity, MeshConfig};
 use crate::shard::ShardIndex;
-use crate::split;
+use crate::split::{self, Split};
 use crate::tunnel::{SessionId, Tunnel};
 use crate::{MeshCount, MeshCounters, MeshError};
 
@@ -366,11 +366,12 @@ impl Core {
     fn add(&mut self, node: NodeId, provisional_until: Option<Instant>) -> Slot {
         let inner = self.inner(&node);
         let terms = self.terms(self.secrets.current(), self.local.node, node);
-        let gate = &self.local.gate;
+        let (gate, instance) = (&self.local.gate, self.local.instance);
         self.peers.insert(|index| {
             let tunnel = Tunnel::new(gate, &terms, index);
             let mut peer = Peer::new(node, inner, tunnel);
             peer.admission.provisional_until = provisional_until;
+            peer.traffic.split = Split::new(instance);
             peer
         })
     }

@@ -45,6 +45,13 @@ pub(crate) struct Split {
 }
 
 impl Split {
+    /// Ids begin at a number that is another one in every `instance` of this node: the peer may
+    /// still have fragments of the previous process.
+    pub(crate) fn new(instance: u64) -> Self {
+        let last_id = u32::try_from(instance >> 32).unwrap_or_default();
+        Self { last_id, ..Self::default() }
+    }
+
     /// Whether long packets are to be split now.
     pub(crate) fn is_on(&self, now: Instant) -> bool {
         self.joins && (self.narrow || self.demanded_until.is_some_and(|until| until > now))
@@ -57,12 +64,13 @@ impl Split {
         packet.len() > UNSPLIT && is_due && !is_test(packet)
     }
 
-    /// A fragment with this id arrived, so the peer joins fragments too.
-    pub(crate) fn note(&mut self, id: u32, now: Instant) {
-        if id & DEMAND != 0 {
-            self.joins = true;
+    /// A fragment with this id arrived. True if it demands fragments.
+    pub(crate) fn note(&mut self, id: u32, now: Instant) -> bool {
+        let demands = id & DEMAND != 0;
+        if demands {
             self.demanded_until = Some(now + HOLD);
         }
+        demands
     }
 
     /// The id of the next packet's fragments.
@@ -131,12 +139,20 @@ mod tests {
         assert!(!finder.is_on(now), "nobody knows that the peer joins");
         finder.joins = true;
         assert!(finder.is_on(now) && !follower.is_on(now));
-        follower.note(finder.next_id(), now);
+        assert!(follower.note(finder.next_id(), now));
+        assert!(!follower.is_on(now), "a hello tells whether a peer joins, not a demand");
+        follower.joins = true;
         assert!(follower.is_on(now + HOLD / 2) && !follower.is_on(now + HOLD));
         finder.narrow = false;
-        finder.note(follower.next_id(), now);
-        follower.note(finder.next_id(), now + HOLD / 2);
+        assert!(!finder.note(follower.next_id(), now));
+        assert!(!follower.note(finder.next_id(), now + HOLD / 2));
         assert!(!finder.is_on(now) && !follower.is_on(now + HOLD));
+    }
+
+    #[test]
+    fn ids_of_another_process_begin_elsewhere() {
+        assert_eq!(Split::new(7 << 32).next_id(), 8);
+        assert_eq!(Split::new(u64::MAX).next_id(), 0, "the top bit is the demand's");
     }
 
     #[test]

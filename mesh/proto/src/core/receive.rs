@@ -496,6 +496,11 @@ impl Core {
                 return;
             }
         };
+        // Fragments of different packets may have the same id, if the peer's process is new.
+        if matches!(inner::parse(&packet), Ok(Packet::Udp(udp)) if !udp.checksum_ok()) {
+            self.out.counters[MeshCount::DroppedInnerChecksum] += 1;
+            return;
+        }
         self.out.counters[MeshCount::PacketsJoined] += 1;
         // A fragment contains no fragment, so this ends.
         if let Some(StreamPacket { from, length }) = self.handle_inner(source, now, &packet) {
@@ -506,8 +511,8 @@ impl Core {
     fn handle_udp(&mut self, source: Source, now: Now, udp: &Udp<'_>) -> Option<StreamPacket> {
         let port = udp.flow.destination_port;
         if port == ports::STREAMS {
-            // The UDP checksum is not verified: the tunnel authenticates every byte, and this is
-            // the hot path.
+            // The UDP checksum of a packet that came whole is not verified: the tunnel authenticates
+            // every byte, and this is the hot path.
             let length = udp.payload.len();
             return Some(StreamPacket { from: self.peers.get(source.slot)?.address, length });
         }

@@ -203,6 +203,29 @@ fn a_peer_that_joins_nothing_gets_no_fragments() {
     }
 }
 
+/// Such fragments are of two packets with the same id.
+#[test]
+fn what_is_joined_wrongly_is_dropped() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    let flow = net.node(1, |core, _| {
+        let slot = core.peers.of_node(&id(2)).unwrap();
+        core.flow(slot, ports::STREAMS, ports::STREAMS).unwrap()
+    });
+    let packets = [udp_packet(&flow, &[7; 1200]), udp_packet(&flow, &[8; 1200])];
+    for (last, arrive, wrong) in [(0, 1, 0), (1, 1, 1)] {
+        for (packet, number) in [(0, 0), (last, 1)] {
+            let part = split::fragments(&packets[packet], split::PIECE, 3).nth(number).unwrap();
+            let mut out = vec![0; split::UNSPLIT];
+            let length = inner::write_fragment(&part, &mut out);
+            let sealed = net.seal(1, 2, &out[..length]);
+            net.deliver(at(1), at(2), &sealed);
+        }
+        assert_eq!(net.streams.len(), arrive);
+        assert_eq!(net.counters(2)[MeshCount::DroppedInnerChecksum], wrong);
+    }
+}
+
 /// A fragment counts like any packet: only from the peer's own address, and once it is admitted.
 #[test]
 fn fragments_are_checked_like_whole_packets() {
