@@ -69,13 +69,12 @@ impl Reassembly {
         fragment: &Fragment<'_>,
         now: Instant,
     ) -> (Joined, u64) {
-        let before = self.partial.len();
+        let mut dropped = 0;
         let is_late = |it: &Partial| now.saturating_duration_since(it.since) >= PATIENCE;
         while self.partial.front().is_some_and(is_late) {
-            self.partial.pop_front();
+            dropped += self.drop_at(0);
         }
         let is_same = |it: &Partial| it.slot == slot && it.id == fragment.id;
-        let mut dropped = before - self.partial.len();
         let at = self.partial.iter().rposition(is_same).unwrap_or_else(|| {
             dropped += self.make_room(slot);
             self.partial.push_back(Partial::new(slot, fragment.id, now));
@@ -97,18 +96,23 @@ impl Reassembly {
                 Joined::Refused
             }
         };
-        (joined, dropped as u64)
+        (joined, dropped)
     }
 
-    /// Makes room for another packet of a peer. Returns the number of those dropped.
-    fn make_room(&mut self, slot: Slot) -> usize {
+    /// Drops a packet. Returns the number to count: fragments of a refused one were counted.
+    fn drop_at(&mut self, at: usize) -> u64 {
+        self.partial.remove(at).map_or(0, |it| u64::from(!it.bytes.is_empty()))
+    }
+
+    /// Makes room for another packet of a peer. Returns the number to count of those dropped.
+    fn make_room(&mut self, slot: Slot) -> u64 {
         let of_peer = |it: &&Partial| it.slot == slot;
         let oldest = match self.partial.iter().filter(of_peer).count() {
             MAX_PARTIAL_OF_PEER.. => self.partial.iter().position(|it| it.slot == slot),
             _ if self.partial.len() >= MAX_PARTIAL => Some(0),
             _ => None,
         };
-        oldest.and_then(|at| self.partial.remove(at)).map_or(0, |_| 1)
+        oldest.map_or(0, |at| self.drop_at(at))
     }
 
     /// Forgets the fragments of the peer at `slot`, which another one may take.
@@ -137,7 +141,8 @@ impl Partial {
             return None;
         }
         let end = HEADER + part.end;
-        if self.bytes.len() < end {
+        if let Some(missing) = end.checked_sub(self.bytes.len()) {
+            self.bytes.reserve_exact(missing);
             self.bytes.resize(end, 0);
         }
         self.bytes[HEADER + part.start..end].copy_from_slice(fragment.part);

@@ -80,7 +80,8 @@ impl Split {
     }
 }
 
-/// Whether a packet of ours tests the path. QUIC's first ones may be as long, and wait for a session.
+/// Whether a packet of ours tests the path. QUIC's first ones may be as long, and wait for a
+/// session.
 fn is_test(packet: &[u8]) -> bool {
     packet.len() == TEST && inner::destination_port(packet) != ports::STREAMS
 }

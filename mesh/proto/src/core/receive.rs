@@ -511,8 +511,8 @@ impl Core {
     fn handle_udp(&mut self, source: Source, now: Now, udp: &Udp<'_>) -> Option<StreamPacket> {
         let port = udp.flow.destination_port;
         if port == ports::STREAMS {
-            // The UDP checksum of a packet that came whole is not verified: the tunnel authenticates
-            // every byte, and this is the hot path.
+            // The UDP checksum of a packet that came whole is not verified: the tunnel
+            // authenticates every byte, and this is the hot path.
             let length = udp.payload.len();
             return Some(StreamPacket { from: self.peers.get(source.slot)?.address, length });
         }

@@ -214,8 +214,8 @@ impl Core {
         if queued { Ok(()) } else { Err(MeshError::QueueFull(node)) }
     }
 
-    /// Seals one inner packet to a peer with a session, in fragments where needed; without a session
-    /// it is dropped and counted.
+    /// Seals one inner packet to a peer with a session, in fragments where needed; without a
+    /// session it is dropped and counted.
     pub(super) fn send_packet(&mut self, slot: Slot, now: Now, packet: &[u8]) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
         let cautious = !self.narrow.is_empty();

@@ -52,7 +52,7 @@ proptest! {
         seed: u64,
     ) {
         let (mut reassembly, now) = (Reassembly::default(), Instant::now());
-        let packets: Vec<_> = lengths.iter().map(|(length, padding)| packet(*length, *padding)).collect();
+        let packets: Vec<_> = lengths.iter().map(|it| packet(it.0, it.1)).collect();
         let mut all = Vec::new();
         for (number, packet) in packets.iter().enumerate() {
             let least = inner::body(packet).len().div_ceil(MAX_FRAGMENTS);
@@ -62,7 +62,8 @@ proptest! {
                 let mut out = vec![0; FRAGMENT_OVERHEAD + part.part.len() + 3];
                 let length = inner::write_fragment(&part, &mut out);
                 prop_assert_eq!(length, out.len() - 3);
-                prop_assert_eq!(inner::parse(&out), Ok(Packet::Fragment(part)), "padding is ignored");
+                let expected = Ok(Packet::Fragment(part));
+                prop_assert_eq!(inner::parse(&out), expected, "padding is ignored");
                 all.push((number, out));
             }
         }
@@ -94,7 +95,8 @@ proptest! {
         let (mut reassembly, now) = (Reassembly::default(), Instant::now());
         for (id, offset, has_more, length) in all {
             let part = vec![1; if has_more { length * 8 } else { length }];
-            let taken = reassembly.take(Slot::FIRST, &fragment(id, offset * 8, has_more, &part), now);
+            let fragment = fragment(id, offset * 8, has_more, &part);
+            let taken = reassembly.take(Slot::FIRST, &fragment, now);
             if let (Joined::Whole(whole), _) = taken {
                 // No byte is missing.
                 prop_assert!(whole[HEADER..].iter().all(|byte| *byte == 1));
@@ -123,6 +125,18 @@ fn fragments_that_do_not_fit_together_are_refused() {
     // Nothing of such a packet is used later.
     let rest = [(0, 16, true), (8, 16, true), (0, 16, true), (16, 5, false)];
     assert_eq!(takes(&rest), Joined::Refused);
+}
+
+#[test]
+fn a_refused_packet_is_counted_once() {
+    let (mut reassembly, now) = (Reassembly::default(), Instant::now());
+    let mut take = |id: u32, has_more, now| {
+        reassembly.take(Slot::FIRST, &fragment(id, 0, has_more, &[7; 8]), now)
+    };
+    assert_eq!(take(1, true, now), (Joined::Partial, 0));
+    assert_eq!(take(1, true, now), (Joined::Refused, 0));
+    assert_eq!(take(2, true, now), (Joined::Partial, 0));
+    assert_eq!(take(3, true, now + PATIENCE), (Joined::Partial, 1), "only the second");
 }
 
 #[test]
