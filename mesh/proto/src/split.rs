@@ -24,8 +24,11 @@ pub const NARROWEST_MTU: u16 = 736;
 const OUTER: usize = 48;
 const _: () = assert!(NARROWEST_MTU as usize == OUTER + DATA_OVERHEAD + FRAGMENT_OVERHEAD + PIECE);
 const _: () = assert!(PIECE.is_multiple_of(FRAGMENT_UNIT));
-/// The longest packet that is not split: no longer than a fragment.
+/// The longest packet that is not split because it is no longer than a fragment.
 pub(crate) const UNSPLIT: usize = unsplit(PIECE);
+/// The longest packet that is split: QUIC's on a path of 1,500 bytes is. A longer one stays whole,
+/// since QUIC searches for the path's MTU with it, and would find what fragments carry.
+const LONGEST: usize = UDP_OVERHEAD + 1400;
 /// Length of packets that test the path.
 const TEST: usize = UDP_OVERHEAD + MAX_DATAGRAM;
 /// Flag of an id: the sender has found the path narrow.
@@ -57,11 +60,16 @@ impl Split {
         self.joins && (self.narrow || self.demanded_until.is_some_and(|until| until > now))
     }
 
+    /// Whether packets as long as QUIC datagrams of this length are to be split now.
+    pub(crate) fn concerns_streams(&self, datagram: usize, now: Instant) -> bool {
+        is_between(UDP_OVERHEAD + datagram) && self.is_on(now)
+    }
+
     /// Whether a single packet is to be split now. `cautious`: the path to another peer is narrow,
     /// and few paths are measured.
     pub(crate) fn concerns(&self, packet: &[u8], cautious: bool, now: Instant) -> bool {
         let is_due = (cautious && self.joins) || self.is_on(now);
-        packet.len() > UNSPLIT && is_due && !is_test(packet)
+        is_between(packet.len()) && is_due && !is_test(packet)
     }
 
     /// A fragment with this id arrived. True if it demands fragments.
@@ -78,6 +86,11 @@ impl Split {
         self.last_id = self.last_id.wrapping_add(1) & !DEMAND;
         self.last_id | if self.narrow { DEMAND } else { 0 }
     }
+}
+
+/// Whether a packet of this length takes several fragments, and may.
+fn is_between(length: usize) -> bool {
+    (UNSPLIT + 1..=LONGEST).contains(&length)
 }
 
 /// Whether a packet of ours tests the path. QUIC's first ones may be as long, and wait for a
@@ -160,8 +173,18 @@ mod tests {
     fn packets_that_test_the_path_and_short_ones_stay_whole() {
         let now = Instant::now();
         let mut split = Split { joins: true, narrow: true, ..Split::default() };
-        for (length, expected) in [(UNSPLIT, false), (UNSPLIT + 1, true), (TEST, false)] {
+        for (length, expected) in [
+            (UNSPLIT, false),
+            (UNSPLIT + 1, true),
+            (TEST, false),
+            (LONGEST, true),
+            (LONGEST + 1, false),
+        ] {
             assert_eq!(split.concerns(&vec![0; length], false, now), expected, "{length}");
+        }
+        // QUIC's are known by their port, also those as long as a test.
+        for (datagram, expected) in [(608, false), (609, true), (1200, true), (1401, false)] {
+            assert_eq!(split.concerns_streams(datagram, now), expected, "{datagram}");
         }
         split.narrow = false;
         let long = [0; UNSPLIT + 1];

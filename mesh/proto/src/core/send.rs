@@ -80,7 +80,7 @@ impl Core {
             self.queue_streams(slot, now, &flow, contents.chunks(segment));
             return None;
         };
-        if UDP_OVERHEAD + segment > split::UNSPLIT && peer.traffic.split.is_on(now.instant) {
+        if peer.traffic.split.concerns_streams(segment, now.instant) {
             let datagrams = Datagrams { bytes: contents, segment };
             return self.seal_split(now, &Unsealed { slot, flow, route, datagrams }, out, at);
         }
