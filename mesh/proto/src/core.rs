@@ -41,7 +41,7 @@ use crate::peers::{Peers, Slot};
 use crate::reassembly::Reassembly;
 use crate::settings::{Identity, MeshConfig};
 use crate::shard::ShardIndex;
-use crate::split::{self, Split};
+use crate::split::{self, Caution, Split};
 use crate::tunnel::{SessionId, Tunnel};
 use crate::{MeshCount, MeshCounters, MeshError};
 
@@ -156,8 +156,7 @@ pub struct Core {
     blocked: Blocked,
     calls: Calls,
     reassembly: Reassembly,
-    /// The peers whose paths the caller has found narrow.
-    narrow: BTreeSet<NodeId>,
+    caution: Arc<Caution>,
     out: Output,
     rng: StdRng,
     /// Buffer for an inner packet on its way into a tunnel, and for a fragment of it.
@@ -198,7 +197,7 @@ impl Core {
             blocked: Blocked::default(),
             calls: Calls::default(),
             reassembly: Reassembly::default(),
-            narrow: BTreeSet::new(),
+            caution: Arc::default(),
             out: Output {
                 transmits: VecDeque::new(),
                 events: VecDeque::new(),
@@ -295,12 +294,11 @@ impl Core {
     /// Notes whether the path to a peer is too narrow for QUIC's smallest datagram. Longer packets
     /// are split then, if the peer's release joins them; and single ones to all such peers.
     pub fn set_narrow(&mut self, node: &NodeId, is_narrow: bool) {
-        self.narrow.remove(node);
-        if let Some(slot) = self.peers.of_node(node)
-            && let Some(peer) = self.peers.get_mut(slot)
-        {
+        let slot = self.peers.of_node(node);
+        let peer = slot.and_then(|slot| self.peers.get_mut(slot));
+        self.caution.set(node, is_narrow && peer.is_some());
+        if let Some(peer) = peer {
             peer.traffic.split.narrow = is_narrow;
-            self.narrow.extend(is_narrow.then_some(*node));
         }
     }
 
@@ -399,7 +397,7 @@ impl Core {
     fn remove(&mut self, slot: Slot, reason: &'static str) {
         let Some(peer) = self.peers.remove(slot) else { return };
         self.reassembly.forget(slot);
-        self.narrow.remove(&peer.node);
+        self.caution.set(&peer.node, false);
         if let Some(at) = peer.armed {
             self.timers.remove(&(at, slot));
         }

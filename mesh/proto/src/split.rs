@@ -10,7 +10,11 @@
 //! as long as QUIC's smallest datagram that is sent as a single one tests the path, and is never
 //! split.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use meshport_config::NodeId;
 
 use crate::inner::{self, FRAGMENT_OVERHEAD, FRAGMENT_UNIT, Fragment, UDP_OVERHEAD};
 use crate::tunnel::DATA_OVERHEAD;
@@ -65,7 +69,7 @@ impl Split {
         is_between(UDP_OVERHEAD + datagram) && self.is_on(now)
     }
 
-    /// Whether a single packet is to be split now. `cautious`: the path to another peer is narrow,
+    /// Whether a single packet is to be split now. `cautious`: another path of this node is narrow,
     /// and few paths are measured.
     pub(crate) fn concerns(&self, packet: &[u8], cautious: bool, now: Instant) -> bool {
         let is_due = (cautious && self.joins) || self.is_on(now);
@@ -85,6 +89,45 @@ impl Split {
     pub(crate) fn next_id(&mut self) -> u32 {
         self.last_id = self.last_id.wrapping_add(1) & !DEMAND;
         self.last_id | if self.narrow { DEMAND } else { 0 }
+    }
+}
+
+/// Whether any path of this node is narrow, as its caller or a peer has found. Shared by all
+/// shards.
+#[derive(Debug, Default)]
+pub(crate) struct Caution(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The peers whose paths the caller has found narrow.
+    narrow: BTreeSet<NodeId>,
+    /// The end of the last demand of any peer.
+    demanded_until: Option<Instant>,
+}
+
+impl Caution {
+    /// The caller has found the path to a peer narrow, or not any more.
+    pub(crate) fn set(&self, node: &NodeId, is_narrow: bool) {
+        let mut known = self.known();
+        if is_narrow {
+            known.narrow.insert(*node);
+        } else {
+            known.narrow.remove(node);
+        }
+    }
+
+    /// A peer demands fragments.
+    pub(crate) fn demanded(&self, now: Instant) {
+        self.known().demanded_until = Some(now + HOLD);
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let known = self.known();
+        !known.narrow.is_empty() || known.demanded_until.is_some_and(|until| until > now)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

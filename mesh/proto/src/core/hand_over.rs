@@ -51,6 +51,7 @@ impl Core {
         self.peers = Peers::new(self.rng.next_u32(), shard);
         if let Some(first) = first {
             self.local.gate = Arc::clone(&first.local.gate);
+            self.caution = Arc::clone(&first.caution);
         }
         self
     }

@@ -483,8 +483,10 @@ impl Core {
 
     fn handle_fragment(&mut self, source: Source, now: Now, fragment: &Fragment<'_>) {
         let Source { slot, .. } = source;
-        if let Some(peer) = self.peers.get_mut(slot) {
-            peer.traffic.split.note(fragment.id, now.instant);
+        if let Some(peer) = self.peers.get_mut(slot)
+            && peer.traffic.split.note(fragment.id, now.instant)
+        {
+            self.caution.demanded(now.instant);
         }
         let (joined, dropped) = self.reassembly.take(slot, fragment, now.instant);
         self.out.counters[MeshCount::DroppedFragments] += dropped;

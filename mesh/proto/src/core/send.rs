@@ -218,7 +218,7 @@ impl Core {
     /// session it is dropped and counted.
     pub(super) fn send_packet(&mut self, slot: Slot, now: Now, packet: &[u8]) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let cautious = !self.narrow.is_empty();
+        let cautious = self.caution.is_due(now.instant);
         if !peer.traffic.split.concerns(packet, cautious, now.instant) {
             return self.send_sealed(slot, now, packet);
         }

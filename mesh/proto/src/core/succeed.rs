@@ -65,9 +65,11 @@ impl Core {
     }
 
     fn rename(&mut self, slot: Slot, node: NodeId) -> Slot {
+        if let Some(former) = self.peers.get(slot) {
+            // The caller finds out about the path to this node anew.
+            self.caution.set(&former.node, false);
+        }
         self.peers.rename(slot, node, self.inner(&node));
-        // The caller finds out about the path to this node anew.
-        self.narrow.retain(|narrow| self.peers.of_node(narrow).is_some());
         let Some(peer) = self.peers.get_mut(slot) else { return slot };
         peer.admission.credential = None;
         (peer.admission.admitted, peer.admission.reported_up) = (false, false);
@@ -82,7 +84,7 @@ impl Core {
     fn unite(&mut self, former: Slot, stranger: Slot) -> Slot {
         let Some(old) = self.peers.remove(former) else { return stranger };
         self.reassembly.forget(former);
-        self.narrow.remove(&old.node);
+        self.caution.set(&old.node, false);
         if let Some(at) = old.armed {
             self.timers.remove(&(at, former));
         }

@@ -170,6 +170,40 @@ fn a_node_with_a_narrow_path_splits_single_packets_for_all() {
     assert_eq!(long(&mut net), (1, 1));
 }
 
+/// Its own probes may not have found out: it may be one that others measure.
+#[test]
+fn a_node_that_gets_a_demand_splits_single_packets_for_all() {
+    let mut net = Net::new(3);
+    net.connect(1, 2);
+    net.connect(1, 3);
+    set_narrow(&mut net, 2, 1, true);
+    streams(&mut net, 2, 1, &[1200]);
+    let mut long = || {
+        net.send(1, 3, &[7; 1180]).unwrap();
+        net.pump();
+        net.counters(3)[MeshCount::PacketsJoined]
+    };
+    assert_eq!(long(), 1);
+    net.seconds(HOLD_S);
+    net.send(1, 3, &[7; 1180]).unwrap();
+    net.pump();
+    assert_eq!(net.counters(3)[MeshCount::PacketsJoined], 1);
+}
+
+#[test]
+fn shards_are_cautious_together() {
+    let now = Net::new(1).now;
+    let core = |seed| Core::new(identity(1), MeshConfig::default(), [seed; 32], now).unwrap();
+    let first = core(1).join(ShardIndex::new(0, 2), None);
+    let second = core(2).join(ShardIndex::new(1, 2), Some(&first));
+    first.caution.set(&id(2), true);
+    assert!(second.caution.is_due(now.instant));
+    second.caution.set(&id(2), false);
+    assert!(!first.caution.is_due(now.instant));
+    second.caution.demanded(now.instant);
+    assert!(first.caution.is_due(now.instant));
+}
+
 /// The node that found the path narrow demands it; the other one stops when it does not.
 #[test]
 fn a_peer_splits_as_long_as_the_other_side_demands_it() {
