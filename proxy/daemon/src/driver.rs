@@ -6,7 +6,7 @@
 //! bounded by the mesh, queries by [`MAX_QUESTIONS`], outcomes by [`MAX_OUTCOMES`], findings of
 //! sessions by [`MAX_FINDINGS`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -158,6 +158,8 @@ pub(crate) struct Driver {
     seeds: Seeds,
     /// Data acknowledged so far on paths with overdue probes.
     deliveries: BTreeMap<NodeId, Delivery>,
+    /// The peers whose narrow path is in the log.
+    told_narrow: BTreeSet<NodeId>,
     budgets: LogBudgets,
     /// The values being stored.
     persistence: Persistence,
@@ -214,6 +216,7 @@ impl Driver {
             load: Load::default(),
             seeds: Seeds { at: BTreeMap::new(), names: components.seed_names },
             deliveries: BTreeMap::new(),
+            told_narrow: BTreeSet::new(),
             budgets: LogBudgets::new(clock::now()),
             persistence,
         };

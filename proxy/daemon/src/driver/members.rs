@@ -67,12 +67,19 @@ impl Driver {
         let _ = self.outputs.suspected.send(*node);
     }
 
-    pub(crate) fn tell_split(&self, node: &NodeId, on: bool) {
-        let (name, path) = (self.reporter().name(node), self.core.discovery().paths().get(node));
-        match path.is_some_and(|path| path.narrow && path.state == PathState::Up) {
-            true if on => warn!(%name, "{NARROW_PATH}: splitting long packets"),
-            _ if on => debug!(%name, "long packets are lost: trying whether fragments pass"),
-            _ => info!(%name, "long packets pass whole again"),
+    pub(crate) fn tell_split(&mut self, node: &NodeId, on: bool) {
+        let path = self.core.discovery().paths().get(node);
+        let is_up = path.is_some_and(|path| path.state == PathState::Up);
+        let is_narrow = path.is_some_and(|path| path.narrow);
+        let name = self.reporter().name(node);
+        if on && is_up && is_narrow {
+            if self.told_narrow.insert(*node) {
+                warn!(%name, "{NARROW_PATH}: splitting long packets");
+            }
+        } else if on {
+            debug!(%name, "long packets are lost: trying whether fragments pass");
+        } else if self.told_narrow.remove(node) && is_up {
+            info!(%name, "long packets pass whole again");
         }
     }
 
