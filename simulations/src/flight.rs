@@ -172,13 +172,16 @@ impl Flight {
         }
     }
 
-    /// Sizes of its datagrams, or of their fragments.
-    pub(crate) fn segments(&self, is_split: bool) -> impl Iterator<Item = usize> + use<> {
+    /// Sizes of its datagrams.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = usize> + use<> {
         let bytes = if self.missing > 0 { self.missing } else { self.bytes };
-        let bytes = (bytes as usize).clamp(1, MAX_BYTES);
-        let most = if is_split { FRAGMENT } else { SEGMENT };
-        (0..bytes.div_ceil(most)).map(move |at| (bytes - at * most).min(most))
+        pieces((bytes as usize).clamp(1, MAX_BYTES), SEGMENT)
     }
+}
+
+/// Sizes of the pieces of that many bytes, of `most` each but for the last.
+pub(crate) fn pieces(bytes: usize, most: usize) -> impl Iterator<Item = usize> + use<> {
+    (0..bytes.div_ceil(most)).map(move |at| (bytes - at * most).min(most))
 }
 
 /// Delay before the rest of a partly received flight is retransmitted: QUIC's time threshold of 9/8

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
+use meshport_discovery::WIDE_DATAGRAM;
 use meshport_proto::core::SEAL_OVERHEAD;
 use meshport_proto::schedule::{Content, Schedule};
 use meshport_proto::tunnel::{self, DATA_OVERHEAD};
@@ -26,8 +27,6 @@ pub(crate) const SEEN: usize = 16 + OVERHEAD;
 pub(crate) const INITIATION: usize = OUTER + tunnel::INITIATION;
 /// A handshake response with its outer headers, in bytes.
 pub(crate) const RESPONSE: usize = OUTER + tunnel::RESPONSE;
-/// A fragment with all headers, in bytes.
-pub(crate) const LONGEST_FRAGMENT: usize = FRAGMENT + OVERHEAD;
 /// An acknowledgement of QUIC with all headers, in bytes.
 pub(crate) const ACK: usize = 32 + OVERHEAD;
 
@@ -51,6 +50,8 @@ pub(crate) struct Tunnel {
     pub(crate) armed: Option<Duration>,
     /// This side has found the path too narrow for long packets.
     pub(crate) split: bool,
+    /// Until when the peer, which has found it too narrow, demands fragments.
+    pub(crate) demanded_until: Duration,
 }
 
 impl Tunnel {
@@ -71,6 +72,16 @@ impl Tunnel {
     pub(crate) fn end(&mut self) {
         self.schedule.session_lost();
         (self.with_boot, self.connected, self.made) = (0, false, Duration::ZERO);
+    }
+}
+
+/// Whether a payload is sent in fragments where long packets are split. A wide probe tests the
+/// path, and is never split.
+pub(crate) fn is_long(payload: &Payload) -> bool {
+    match payload {
+        Payload::Gossip(bytes) => bytes.len() > FRAGMENT && bytes.len() < WIDE_DATAGRAM,
+        Payload::Flight(flight) => flight.segments().any(|bytes| bytes > FRAGMENT),
+        Payload::Empty | Payload::Seen(_) | Payload::Ack => false,
     }
 }
 

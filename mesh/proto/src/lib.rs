@@ -31,7 +31,7 @@ pub use event::{MeshEvent, PeerStatus};
 pub use peer::QUEUE_LIMIT;
 pub use settings::{Identity, MAX_MTU, MIN_MTU, MeshConfig};
 pub use shard::{MAX_SHARDS, is_same_shard};
-pub use split::NARROWEST_MTU;
+pub use split::{DEMAND_HOLD, NARROWEST_MTU};
 pub use unacknowledged::Unacknowledged;
 
 /// UDP ports inside the tunnel.

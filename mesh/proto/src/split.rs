@@ -38,7 +38,7 @@ const TEST: usize = UDP_OVERHEAD + MAX_DATAGRAM;
 /// Flag of an id: the sender has found the path narrow.
 const DEMAND: u32 = 1 << 31;
 /// How long a demand lasts: two long probes of a path with sessions may be lost.
-const HOLD: Duration = Duration::from_secs(40);
+pub const DEMAND_HOLD: Duration = Duration::from_secs(40);
 
 /// Whether to split packets for a peer.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl Split {
     pub(crate) fn note(&mut self, id: u32, now: Instant) -> bool {
         let demands = id & DEMAND != 0;
         if demands {
-            self.demanded_until = Some(now + HOLD);
+            self.demanded_until = Some(now + DEMAND_HOLD);
         }
         demands
     }
@@ -118,7 +118,7 @@ impl Caution {
 
     /// A peer demands fragments.
     pub(crate) fn demanded(&self, now: Instant) {
-        self.known().demanded_until = Some(now + HOLD);
+        self.known().demanded_until = Some(now + DEMAND_HOLD);
     }
 
     pub(crate) fn is_due(&self, now: Instant) -> bool {
@@ -199,11 +199,11 @@ mod tests {
         assert!(follower.note(finder.next_id(), now));
         assert!(!follower.is_on(now), "a hello tells whether a peer joins, not a demand");
         follower.joins = true;
-        assert!(follower.is_on(now + HOLD / 2) && !follower.is_on(now + HOLD));
+        assert!(follower.is_on(now + DEMAND_HOLD / 2) && !follower.is_on(now + DEMAND_HOLD));
         finder.narrow = false;
         assert!(!finder.note(follower.next_id(), now));
-        assert!(!follower.note(finder.next_id(), now + HOLD / 2));
-        assert!(!finder.is_on(now) && !follower.is_on(now + HOLD));
+        assert!(!follower.note(finder.next_id(), now + DEMAND_HOLD / 2));
+        assert!(!finder.is_on(now) && !follower.is_on(now + DEMAND_HOLD));
     }
 
     #[test]

@@ -3,20 +3,19 @@
 use std::time::Duration;
 
 use meshport_config::NodeId;
-use meshport_discovery::{WIDE_DATAGRAM, family, kind};
+use meshport_discovery::{family, kind};
+use meshport_proto::DEMAND_HOLD;
 use meshport_proto::schedule::{Content, Need, REJECT_AFTER};
 use rand::Rng;
 
-use super::journey::{Journey, parcel, payload, stages};
+use super::journey::{Journey, parcel, stages};
 use super::{Body, Event, Packet, World, node, number};
 use crate::brain::Brain;
-use crate::flight::{Flight, Payload};
+use crate::flight::Payload;
 use crate::network::Stretch;
 use crate::scenario::Lie;
 use crate::trace::Sent;
-use crate::tunnel::{
-    ACK, EMPTY, INITIATION, LONGEST_FRAGMENT, OVERHEAD, RESPONSE, SEEN, Tunnel, content,
-};
+use crate::tunnel::{ACK, EMPTY, INITIATION, OVERHEAD, RESPONSE, SEEN, Tunnel, content, is_long};
 
 impl World {
     /// A datagram of discovery.
@@ -65,52 +64,41 @@ impl World {
                 let second = self.scene.measures.second(self.scene.now);
                 second.gossip_packets += 1;
                 second.families[family] += size as u64;
-                // One fragment stands for all. A wide probe tests the path, and is never split.
-                let is_split = bytes.len() < WIDE_DATAGRAM && self.is_split(from, to);
-                let size = if is_split { size.min(LONGEST_FRAGMENT) } else { size };
-                let kind = kind(bytes);
-                self.wire(packet, address, size, kind);
-            }
-            Payload::Flight(flight) => self.flight(packet.clone(), **flight, address),
-        }
-    }
-
-    /// Whether a node splits long packets for a peer: because it, or the peer, found the path narrow.
-    fn is_split(&self, from: usize, to: usize) -> bool {
-        [(from, to), (to, from)].into_iter().any(|(node, peer)| {
-            self.nodes[node].tunnels.get(number(peer)).is_some_and(|tunnel| tunnel.split)
-        })
-    }
-
-    /// A flight arrives with its last datagram; lost parts are retransmitted.
-    fn flight(&mut self, packet: Packet, flight: Flight, address: u16) {
-        let (mut arrival, mut lost, mut under_way) = (Duration::ZERO, 0, Vec::new());
-        for size in flight.segments(self.is_split(packet.from, packet.to)) {
-            let size = size + OVERHEAD;
-            self.scene.measures.traffic.session_bytes += size as u64;
-            let fate = self.scene.network.carry(self.scene.now, parcel(&packet, address, size));
-            match fate {
-                Ok(Stretch::Arrives(at, _)) => arrival = arrival.max(at),
-                Ok(Stretch::Reaches(..)) => {
-                    under_way.extend(stages(fate, size).into_iter().filter(|it| !it.is_copy));
-                    continue;
+                let (kind, length) = (kind(bytes), bytes.len());
+                if is_long(payload) && self.is_split(from, to) {
+                    let journey = self.journey(packet, address, kind);
+                    self.send_parts(journey, std::iter::once(length), true);
+                } else {
+                    self.wire(packet, address, size, kind);
                 }
-                Err(_) => lost += payload(size),
             }
-            self.note(&packet, size, "session", fate.err());
-            self.note_fate(&packet, size, fate.is_err());
-        }
-        if !under_way.is_empty() {
-            let (sent, kind, stages) = (self.scene.now, "session", under_way);
-            let journey = Journey { packet, address, sent, kind, stages, arrival, lost };
-            return self.set_out(Box::new(journey));
-        }
-        match lost {
-            0 => self.queue.push(arrival, Event::Packet(packet)),
-            missing => {
-                let flight = Flight { missing, ..flight };
-                self.repeat_later(&packet, flight, self.scene.now, !arrival.is_zero());
+            // A flight arrives with its last datagram; lost ones are retransmitted.
+            Payload::Flight(flight) => {
+                let (parts, is_split) = (flight.segments(), self.is_split(from, to));
+                let journey = self.journey(packet, address, "session");
+                self.send_parts(journey, parts, is_split);
             }
+        }
+    }
+
+    fn journey(&self, packet: Packet, address: u16, kind: &'static str) -> Journey {
+        let (sent, arrival) = (self.scene.now, Duration::ZERO);
+        let (stages, parts) = (Vec::new(), Vec::new());
+        Journey { packet, address, sent, kind, stages, parts, arrival }
+    }
+
+    /// Whether a node splits long packets for a peer: it has found the path narrow, or the peer
+    /// demands it.
+    fn is_split(&self, from: usize, to: usize) -> bool {
+        let tunnel = self.nodes[from].tunnels.get(number(to));
+        tunnel.is_some_and(|tunnel| tunnel.split || tunnel.demanded_until > self.scene.now)
+    }
+
+    /// Notes that a packet in fragments demands fragments, if its sender has found the path narrow.
+    fn note_demand(&mut self, from: usize, to: usize, payload: &Payload) {
+        let sender = self.nodes[from].tunnels.get(number(to));
+        if is_long(payload) && sender.is_some_and(|tunnel| tunnel.split) {
+            self.tunnel(to, from).demanded_until = self.scene.now + DEMAND_HOLD;
         }
     }
 
@@ -335,6 +323,7 @@ impl World {
             self.tunnel(to, from).schedule.confirmed(since, jitter);
         }
         self.tunnel(to, from).schedule.received(epoch + now, content(&payload));
+        self.note_demand(from, to, &payload);
         if is_new {
             self.session_up(to, from, from_boot);
         }
@@ -420,10 +409,8 @@ impl World {
             }
         }
         if let Ok(Stretch::Reaches(..)) = fate {
-            let (sent, stages, arrival, lost) =
-                (self.scene.now, stages(fate, size), Duration::ZERO, 0);
-            let journey = Journey { packet, address, sent, kind, stages, arrival, lost };
-            return self.set_out(Box::new(journey));
+            let journey = self.journey(packet, address, kind);
+            return self.set_out(Box::new(Journey { stages: stages(fate, size), ..journey }));
         }
         self.note(&packet, size, kind, fate.err());
         if let Ok(Stretch::Arrives(at, again)) = fate {
