@@ -127,7 +127,11 @@ pub(crate) const CASES: &[Case] = &[
     none(
         "degrade = { between = [\"fra\", \"vie\"], loss-percent = 50, one-way = true }\nfor-s = 30",
     ),
+    none("degrade = { between = [\"fra\", \"vie\"], mtu = 1300 }\nfor-s = 30"),
     none("degrade = { between = [\"fra\", \"vie\"], mtu = 1280 }\nfor-s = 30"),
+    none("degrade = { between = [\"fra\", \"vie\"], mtu = 800 }\nfor-s = 30"),
+    // Fragments are lost too.
+    none("degrade = { between = [\"fra\", \"vie\"], mtu = 600 }\nfor-s = 30"),
     none("degrade = { between = [\"fra\", \"vie\"], mtu = 1280, one-way = true }\nfor-s = 30"),
     none("degrade = { between = [\"vie\", \"fra\"], mtu = 1280, one-way = true }\nfor-s = 30"),
     none("degrade = { between = [\"fra\", \"vie\"], rate-mbit = 0.1 }\nfor-s = 30"),

@@ -1,5 +1,5 @@
-//! Paths whose MTU is less than QUIC needs: a quiet client that downloads, so that only the origin's
-//! node can notice that its packets are lost, and clients that send requests all the time.
+//! Paths whose MTU is less than QUIC needs: a quiet client that downloads, so that only the
+//! origin's node can notice that its packets are lost, and clients that send requests all the time.
 
 #![expect(clippy::print_stdout, reason = "figures for the reader of a test run")]
 
