@@ -17,7 +17,8 @@ use super::send::udp_packet;
 use super::{Core, Transmit};
 use crate::MeshCount;
 use crate::event::{MeshEvent, Now, Route};
-use crate::inner::Flow;
+use crate::inner::{self, Addresses, FRAGMENT_OVERHEAD, FRAGMENT_UNIT, Flow, Fragment};
+use crate::reassembly::MAX_JOINED;
 use crate::tunnel::DATA_OVERHEAD;
 use crate::{Identity, MeshConfig, ports};
 
@@ -27,6 +28,8 @@ const HONEST: u8 = 2;
 /// Knows the mesh's secret and has a credential of another authority.
 const STRANGER: u8 = 3;
 const ATTACKER: u8 = 66;
+/// A packet of the script that begins with this describes a fragment.
+const FRAGMENT: u8 = 0xff;
 /// Steps of a script: enough to reach any state, few enough to be quick.
 const MAX_STEPS: usize = 48;
 /// Datagrams that one datagram may cause, not counting itself: queues are flushed and answered.
@@ -58,7 +61,10 @@ pub fn outer(start: Instant, data: &[u8]) {
             3 => wire.pass(Duration::from_millis(u64::from(script.short()) * 4)),
             4 => {
                 member_is_honest = false;
-                wire.sealed(HONEST, script.bytes());
+                match script.bytes() {
+                    [FRAGMENT, fragment @ ..] => wire.fragment(HONEST, fragment),
+                    packet => wire.sealed(HONEST, packet),
+                }
             }
             5 => {
                 let port = ports::CONTROL + u16::from(script.byte() % 4);
@@ -182,8 +188,9 @@ impl Wire {
         let Some(core) = self.nodes.get_mut(&to) else { return };
         let waiting = core.out.transmits.len();
         if let Some(packet) = core.handle_datagram(now, Route::from(from), bytes, &mut out) {
-            assert!(crate::inner::UDP_OVERHEAD + packet.length + DATA_OVERHEAD <= bytes.len());
+            assert!(inner::UDP_OVERHEAD + packet.length + DATA_OVERHEAD <= bytes.len());
         }
+        assert!(core.poll_joined().is_none_or(|it| it.payload().len() <= MAX_JOINED));
         let caused = core.out.transmits.len() - waiting;
         assert!(caused <= MAX_CAUSED, "{caused} datagrams for one");
         self.delivered += u64::from(to == VICTIM);
@@ -250,6 +257,27 @@ impl Wire {
             self.seen.push(bytes.clone());
             self.deliver(from, &bytes);
         }
+    }
+
+    /// A fragment: its place, its id and whether others follow, and its part of the packet.
+    fn fragment(&mut self, from: u8, bytes: &[u8]) {
+        let Some((&[place, flags], part)) = bytes.split_first_chunk::<2>() else { return };
+        let destination = self.of(VICTIM, |core, _| core.address());
+        let source = self.of(from, |core, _| core.address());
+        let has_more = flags & 1 != 0;
+        let cut = if has_more { part.len() / FRAGMENT_UNIT * FRAGMENT_UNIT } else { part.len() };
+        let fragment = Fragment {
+            addresses: Addresses { source, destination },
+            protocol: 17,
+            // The top bit is a demand.
+            id: u32::from(flags >> 1) << 25,
+            offset: usize::from(place) * FRAGMENT_UNIT,
+            has_more,
+            part: &part[..cut],
+        };
+        let mut packet = vec![0; FRAGMENT_OVERHEAD + cut];
+        inner::write_fragment(&fragment, &mut packet);
+        self.sealed(from, &packet);
     }
 
     fn inner(&mut self, from: u8, port: u16, payload: &[u8]) {

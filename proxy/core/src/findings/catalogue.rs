@@ -83,9 +83,9 @@ catalogue! {
     NARROW_PATH: Warning "MP107" {
         title: "a path drops large packets",
         healthy: "no path is known to drop large packets",
-        meaning: "Small packets pass, those of sessions are lost. They are sent in fragments, which \
-                  costs capacity; if these are lost too, or the other node runs an older release, \
-                  sessions avoid the path as if it were dead",
+        meaning: "Small packets pass, those of sessions are lost. They are sent in fragments, \
+                  which costs capacity; if these are lost too, or the other node runs an older \
+                  release, sessions avoid the path as if it were dead",
         remedy: "Check the MTU of the path and whether a firewall drops ICMP (packet too big); \
                  `mtu` under [mesh] limits the packets that this node sends",
     }
