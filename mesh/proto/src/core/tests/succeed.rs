@@ -152,6 +152,7 @@ fn a_peer_that_only_knows_the_previous_key_is_answered_until_the_end() {
 fn a_stranger_that_turns_out_to_be_a_successor_is_that_peer() {
     let mut net = Net::new(2);
     let before = label(&net, 1, id(2)).unwrap();
+    net.node(1, |core, _| core.set_narrow(&id(2), true));
     succeed(&mut net, 2, 12);
     // The successor makes the handshake, with an unknown key.
     net.node(2, |core, now| core.connect(now, &id(1))).unwrap();
@@ -159,6 +160,8 @@ fn a_stranger_that_turns_out_to_be_a_successor_is_that_peer() {
     assert!(exchange(&mut net, 1, (2, id(12))).0);
     assert_eq!((label(&net, 1, id(2)), label(&net, 1, id(12))), (None, Some(before)));
     assert_eq!(net.nodes[&at(1)].peer_count(), 1);
+    let is_cautious = net.node(1, |core, now| core.caution.is_due(now.instant));
+    assert!(!is_cautious, "what was known of the previous node's path is forgotten");
 }
 
 #[test]
