@@ -275,9 +275,12 @@ impl Discovery {
     }
 
     /// Long packets that sessions send to a peer are not acknowledged: the path's MTU may have
-    /// dropped, which only their sender notices. Probes the path if it is measured here, and
-    /// notifies the peer, whose clients may be waiting for what was lost.
+    /// dropped, which only their sender notices. Probes the path, and notifies the peer, whose
+    /// clients may be waiting for what was lost.
     pub fn handle_unacknowledged(&mut self, node: NodeId, now: Instant) {
+        if self.peers.get(&node).is_some() && self.monitor.suspect(node, now) {
+            self.adjust_path(node, now);
+        }
         self.monitor.paths.doubt(node, now);
         // A leaf serves no other node, so no client is waiting at the peer.
         if self.attach.is_none() {

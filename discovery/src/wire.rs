@@ -1,6 +1,6 @@
 //! The one datagram format of discovery: a version byte, a kind byte, a postcard body.
 //!
-//! Every message fits one datagram of [`MAX_DATAGRAM`] bytes and is read without allocating more
+//! Every message is made to fit one datagram of [`MAX_DATAGRAM`] bytes and is read without allocating more
 //! than a small multiple of its size. Bytes that do not parse, or have trailing data, are an error
 //! value. Nodes are identified by the first eight bytes of their id if the reader must know them
 //! anyway; ids are public keys, so these bytes are practically random.
@@ -10,14 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Life, Revision};
 
-/// Bytes of the largest datagram; fits an inner packet on any path on which WireGuard works.
-pub const MAX_DATAGRAM: usize = 1180;
+/// Bytes of the largest datagram that is made here: with all headers no more than the smallest MTU
+/// of IPv6, 1,280.
+pub const MAX_DATAGRAM: usize = 1152;
+/// Bytes of the largest datagram that the release before makes: it is read, and passed on if it is
+/// for another member.
+pub(crate) const FORMER_MAX_DATAGRAM: usize = 1180;
 /// Bytes of a probe of a path's width, and of its echo: the smallest datagram that QUIC requires,
 /// so the packets have the same length.
 pub const WIDE_DATAGRAM: usize = 1200;
-/// Bytes of a split probe and of its echo: about as many, and with all headers no more than the
-/// smallest MTU of IPv6, 1,280.
-const SPLIT_DATAGRAM: usize = 1152;
+/// Bytes of a split probe and of its echo: as many as any other datagram may have.
+const SPLIT_DATAGRAM: usize = MAX_DATAGRAM;
 /// Bytes of a long probe besides padding: version, kind, nonce and the length of the rest.
 const WIDE_REST: usize = 12;
 /// The first byte of every datagram.
@@ -240,15 +243,15 @@ impl Wide<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// The largest datagram of its kind.
+    /// The largest datagram of its kind, in any release.
     fn limit(&self) -> usize {
         match self {
             Self::WideProbe(_) | Self::WideEcho(_) => WIDE_DATAGRAM,
-            _ => MAX_DATAGRAM,
+            _ => FORMER_MAX_DATAGRAM,
         }
     }
 
-    /// The datagram; `None` if it would be larger than [`MAX_DATAGRAM`], or [`WIDE_DATAGRAM`].
+    /// The datagram; `None` if it would be larger than any of its kind.
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let mut buffer = [0; WIDE_DATAGRAM];
         buffer[0] = VERSION;

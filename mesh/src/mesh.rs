@@ -340,11 +340,15 @@ impl Mesh {
         self.shard(node).link.look(|core| core.endpoint(node))
     }
 
-    /// Length in bytes of the largest IP packet known to reach a peer; `None` without a connection.
-    /// A new connection starts low and probes for more.
+    /// Length in bytes of the largest IP packet known to reach a peer; `None` without a connection,
+    /// and while fragments carry what is longer than the path allows. A new connection starts low and probes for more.
     pub fn path_mtu(&self, to: &NodeId) -> Option<u16> {
         let shard = self.shard(to);
-        let remote = shard.link.look(|core| core.endpoint(to))?;
+        let now = tokio::time::Instant::now().into_std();
+        let remote = shard.link.look(|core| match core.is_split(to, now) {
+            true => None,
+            false => core.endpoint(to),
+        })?;
         Some(shard.streams.datagram_to(to)?.saturating_add(overhead(remote)))
     }
 

@@ -16,6 +16,12 @@ use crate::directory::Directory;
 use crate::paths::{MAX_PATHS, PathState, PathUse, Paths};
 use crate::state::Distance;
 
+/// Paths measured because long packets are lost on them: a node has few sessions with members
+/// that are not measured anyway.
+const MAX_SUSPECTS: usize = 64;
+/// How long such a path is measured after the last word of a loss.
+const SUSPICION: Duration = Duration::from_secs(60);
+
 /// Measured paths, watched neighbours, and why.
 #[derive(Debug)]
 pub(super) struct Monitor {
@@ -28,6 +34,8 @@ pub(super) struct Monitor {
     pub(super) members_changed: bool,
     /// Paths requested by the caller; the others are those to all origins.
     interests: BTreeMap<NodeId, PathUse>,
+    /// Paths nobody requested on which long packets were lost, and how long they are measured.
+    suspects: BTreeMap<NodeId, Instant>,
 }
 
 impl Monitor {
@@ -39,6 +47,7 @@ impl Monitor {
             dependents: Dependents::new(config.path_probe_active),
             members_changed: false,
             interests: BTreeMap::new(),
+            suspects: BTreeMap::new(),
         }
     }
 
@@ -69,6 +78,7 @@ impl Monitor {
     pub(super) fn set_interest(&mut self, node: NodeId, usage: Option<PathUse>) -> bool {
         let Some(usage) = usage else {
             self.interests.remove(&node);
+            self.suspects.remove(&node);
             return true;
         };
         let fits = self.interests.len() < MAX_PATHS || self.interests.contains_key(&node);
@@ -78,9 +88,26 @@ impl Monitor {
         fits
     }
 
-    /// How often the caller wants a path measured.
+    /// How often a path is to be measured, whether or not it leads to an origin.
     pub(super) fn interest(&self, node: &NodeId) -> Option<PathUse> {
-        self.interests.get(node).copied()
+        let suspect = self.suspects.get(node).map(|_| PathUse::Active);
+        self.interests.get(node).copied().or(suspect)
+    }
+
+    /// Long packets of sessions are lost on the path to a peer. One that is not measured is, for a
+    /// while: it may be narrow. True if that begins.
+    pub(super) fn suspect(&mut self, node: NodeId, now: Instant) -> bool {
+        let known = self.suspects.contains_key(&node);
+        let fits = self.suspects.len() < MAX_SUSPECTS && self.paths.get(&node).is_none();
+        if known || fits {
+            self.suspects.insert(node, now + SUSPICION);
+        }
+        fits && !known
+    }
+
+    /// The suspected paths of which nothing was heard for long enough.
+    pub(super) fn acquit(&mut self, now: Instant) -> Vec<NodeId> {
+        self.suspects.extract_if(.., |_, until| *until <= now).map(|(node, _)| node).collect()
     }
 
     /// The smoothed round-trip time to a peer, if it is measured.

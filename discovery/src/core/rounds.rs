@@ -294,6 +294,9 @@ impl Discovery {
     }
 
     fn sweep(&mut self, now: Instant) {
+        for node in self.monitor.acquit(now) {
+            self.adjust_path(node, now);
+        }
         self.peers.contacts.prune(now);
         self.leaves.sweep(self.clock.wall);
         self.doubts.prune(now);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ENVELOPE;
 use crate::state::Life;
-use crate::wire::{Claim, MAX_DATAGRAM, Short};
+use crate::wire::{Claim, FORMER_MAX_DATAGRAM, Short};
 
 /// A node in one of its lives, for messages in which the receiver cannot know which node is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl RawMessage {
 pub(crate) fn rewrite(header: &RawHeader, rest: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = postcard::to_stdvec(header).ok()?;
     bytes.extend_from_slice(rest);
-    (bytes.len() + ENVELOPE <= MAX_DATAGRAM).then_some(bytes)
+    (bytes.len() + ENVELOPE <= FORMER_MAX_DATAGRAM).then_some(bytes)
 }
 
 /// The same message to a member in another life; `None` if it would not fit.

@@ -88,7 +88,7 @@ fn families_follow_the_kinds() {
 
 #[test]
 fn what_is_too_large_or_of_another_version_is_refused() {
-    assert_eq!(Message::Swim(&[0; MAX_DATAGRAM]).encode(), None);
+    assert_eq!(Message::Swim(&[0; FORMER_MAX_DATAGRAM]).encode(), None);
     assert_eq!(Message::decode(&[0; WIDE_DATAGRAM + 1]), Err(BadDatagram::Malformed));
     // Well-formed except for its length, which only width probes may have.
     let long = [&[VERSION, 0, 0xa1, 0x09][..], &[0; 1185]].concat();

@@ -302,6 +302,12 @@ impl Core {
         }
     }
 
+    /// Whether long packets to a peer are split now.
+    pub fn is_split(&self, node: &NodeId, now: Instant) -> bool {
+        let peer = self.peers.of_node(node).and_then(|slot| self.peers.get(slot));
+        peer.is_some_and(|peer| peer.traffic.split.is_on(now))
+    }
+
     /// Time at which [`Core::handle_timeout`] must be called, if no packet arrives before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
@@ -364,12 +370,12 @@ impl Core {
     fn add(&mut self, node: NodeId, provisional_until: Option<Instant>) -> Slot {
         let inner = self.inner(&node);
         let terms = self.terms(self.secrets.current(), self.local.node, node);
-        let (gate, instance) = (&self.local.gate, self.local.instance);
+        let (gate, instance, mtu) = (&self.local.gate, self.local.instance, self.config.mtu);
         self.peers.insert(|index| {
             let tunnel = Tunnel::new(gate, &terms, index);
             let mut peer = Peer::new(node, inner, tunnel);
             peer.admission.provisional_until = provisional_until;
-            peer.traffic.split = Split::new(instance);
+            peer.traffic.split = Split::new(instance, mtu);
             peer
         })
     }

@@ -11,7 +11,7 @@
 use std::net::Ipv6Addr;
 
 /// Bytes of the IPv6 header.
-const IPV6_HEADER: usize = 40;
+pub(crate) const IPV6_HEADER: usize = 40;
 /// Bytes of the UDP header.
 const UDP_HEADER: usize = 8;
 /// Bytes of an ICMPv6 echo header: type, code, checksum, identifier, sequence.
@@ -263,6 +263,11 @@ pub(crate) fn addresses(packet: &[u8]) -> Addresses {
 /// If it is shorter than its headers.
 pub(crate) fn destination_port(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[IPV6_HEADER + 2], packet[IPV6_HEADER + 3]])
+}
+
+/// Bytes of data in a complete packet of ours, if it is UDP.
+pub(crate) fn udp_length(packet: &[u8]) -> Option<usize> {
+    (packet[6] == PROTOCOL_UDP).then(|| body(packet).len() - UDP_HEADER)
 }
 
 /// The payload of a complete packet of ours, without padding: what its fragments divide.

@@ -4,14 +4,14 @@
 //! (RFC 5722). WireGuard drops repeated datagrams, so a repeated fragment is an overlap.
 //!
 //! Bounds: [`MAX_PARTIAL`] packets of all peers, [`MAX_PARTIAL_OF_PEER`] of each, [`MAX_JOINED`]
-//! bytes of a packet: 2.4 MB. What does not become whole is dropped when a newer one needs its
+//! bytes of a packet: 2.4 MB for each shard. What does not become whole is dropped when a newer one needs its
 //! place, or by the first fragment after [`PATIENCE`].
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::inner::{self, FRAGMENT_OVERHEAD, FRAGMENT_UNIT, Fragment};
+use crate::inner::{self, Fragment, IPV6_HEADER};
 use crate::peers::Slot;
 use crate::settings::MAX_MTU;
 
@@ -25,8 +25,6 @@ pub(crate) const MAX_JOINED: usize = MAX_MTU as usize;
 const MAX_FRAGMENTS: usize = 32;
 /// How long fragments wait for the others. QUIC has repeated a lost packet long before.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of an inner packet before its payload.
-const HEADER: usize = FRAGMENT_OVERHEAD - FRAGMENT_UNIT;
 
 /// The fragments that wait for others.
 #[derive(Debug, Default)]
@@ -85,9 +83,9 @@ impl Reassembly {
             Some(true) => {
                 let mut whole = std::mem::take(&mut partial.bytes);
                 self.partial.remove(at);
-                let length = whole.len() - HEADER;
+                let length = whole.len() - IPV6_HEADER;
                 let Fragment { addresses, protocol, .. } = fragment;
-                inner::write_header(addresses, *protocol, length, &mut whole[..HEADER]);
+                inner::write_header(addresses, *protocol, length, &mut whole[..IPV6_HEADER]);
                 Joined::Whole(whole)
             }
             Some(false) => Joined::Partial,
@@ -123,7 +121,7 @@ impl Reassembly {
 
 impl Partial {
     fn new(slot: Slot, id: u32, now: Instant) -> Self {
-        let (bytes, parts) = (vec![0; HEADER], Vec::new());
+        let (bytes, parts) = (vec![0; IPV6_HEADER], Vec::new());
         Self { slot, id, since: now, bytes, parts, total: None }
     }
 
@@ -140,12 +138,12 @@ impl Partial {
         if !fits || !is_inside(&part) || !self.parts.iter().all(agrees) {
             return None;
         }
-        let end = HEADER + part.end;
+        let end = IPV6_HEADER + part.end;
         if let Some(missing) = end.checked_sub(self.bytes.len()) {
             self.bytes.reserve_exact(missing);
             self.bytes.resize(end, 0);
         }
-        self.bytes[HEADER + part.start..end].copy_from_slice(fragment.part);
+        self.bytes[IPV6_HEADER + part.start..end].copy_from_slice(fragment.part);
         self.total = total;
         self.parts.push(part);
         let arrived: usize = self.parts.iter().map(ExactSizeIterator::len).sum();

@@ -6,9 +6,8 @@
 //!
 //! A node splits for a peer if its caller has found the path narrow, or while the peer demands it:
 //! the top bit of a fragment's id tells that its sender has found the path narrow itself. A peer
-//! that only follows a demand makes none, so two nodes do not keep each other splitting. A packet
-//! as long as QUIC's smallest datagram that is sent as a single one tests the path, and is never
-//! split.
+//! that only follows a demand makes none, so two nodes do not keep each other splitting. A single
+//! packet as long as QUIC's smallest datagram tests the path, and is never split.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,6 +38,10 @@ const TEST: usize = UDP_OVERHEAD + MAX_DATAGRAM;
 const DEMAND: u32 = 1 << 31;
 /// How long a demand lasts: two long probes of a path with sessions may be lost.
 pub const DEMAND_HOLD: Duration = Duration::from_secs(40);
+/// How often a demand is noted: every fragment makes it.
+const NOTED_EVERY: Duration = Duration::from_secs(1);
+/// The smallest outer MTU over IPv4 at which QUIC's smallest datagram passes whole.
+const WHOLE_MTU: usize = 28 + DATA_OVERHEAD + TEST;
 
 /// Whether to split packets for a peer.
 #[derive(Debug, Default)]
@@ -47,48 +50,61 @@ pub(crate) struct Split {
     pub(crate) joins: bool,
     /// This node has found the path narrow.
     pub(crate) narrow: bool,
+    /// This node's packets may not be as long as QUIC needs.
+    always: bool,
     demanded_until: Option<Instant>,
     last_id: u32,
 }
 
 impl Split {
     /// Ids begin at a number that is another one in every `instance` of this node: the peer may
-    /// still have fragments of the previous process.
-    pub(crate) fn new(instance: u64) -> Self {
+    /// still have fragments of the previous process. `mtu` is the limit of this node's packets, in
+    /// bytes.
+    pub(crate) fn new(instance: u64, mtu: u16) -> Self {
         let last_id = u32::try_from(instance >> 32).unwrap_or_default();
-        Self { last_id, ..Self::default() }
+        Self { last_id, always: usize::from(mtu) < WHOLE_MTU, ..Self::default() }
     }
 
     /// Whether long packets are to be split now.
     pub(crate) fn is_on(&self, now: Instant) -> bool {
-        self.joins && (self.narrow || self.demanded_until.is_some_and(|until| until > now))
+        self.joins && (self.demands() || self.demanded_until.is_some_and(|until| until > now))
+    }
+
+    /// Whether the peer has to split too.
+    fn demands(&self) -> bool {
+        self.narrow || self.always
     }
 
     /// Whether packets as long as QUIC datagrams of this length are to be split now.
     pub(crate) fn concerns_streams(&self, datagram: usize, now: Instant) -> bool {
-        is_between(UDP_OVERHEAD + datagram) && self.is_on(now)
+        takes_fragments(UDP_OVERHEAD + datagram) && self.is_on(now)
     }
 
-    /// Whether a single packet is to be split now. `cautious`: another path of this node is narrow,
-    /// and few paths are measured.
-    pub(crate) fn concerns(&self, packet: &[u8], cautious: bool, now: Instant) -> bool {
-        let is_due = (cautious && self.joins) || self.is_on(now);
-        is_between(packet.len()) && is_due && !is_test(packet)
+    /// Whether a single packet is to be split now, also if only another path of this node is narrow:
+    /// few paths are measured.
+    pub(crate) fn concerns(&self, packet: &[u8], caution: &Caution, now: Instant) -> bool {
+        takes_fragments(packet.len())
+            && self.joins
+            && !is_test(packet)
+            && (self.is_on(now) || caution.is_due(now))
     }
 
-    /// A fragment with this id arrived. True if it demands fragments.
+    /// A fragment with this id arrived. True if it demands fragments, once per [`NOTED_EVERY`]. In a
+    /// standard WireGuard peer's id the flag means nothing.
     pub(crate) fn note(&mut self, id: u32, now: Instant) -> bool {
-        let demands = id & DEMAND != 0;
-        if demands {
-            self.demanded_until = Some(now + DEMAND_HOLD);
+        let until = now + DEMAND_HOLD;
+        let is_noted = self.demanded_until.is_some_and(|it| it + NOTED_EVERY > until);
+        if id & DEMAND == 0 || is_noted {
+            return false;
         }
-        demands
+        self.demanded_until = Some(until);
+        self.joins
     }
 
     /// The id of the next packet's fragments.
     pub(crate) fn next_id(&mut self) -> u32 {
         self.last_id = self.last_id.wrapping_add(1) & !DEMAND;
-        self.last_id | if self.narrow { DEMAND } else { 0 }
+        self.last_id | if self.demands() { DEMAND } else { 0 }
     }
 }
 
@@ -132,14 +148,15 @@ impl Caution {
 }
 
 /// Whether a packet of this length takes several fragments, and may.
-fn is_between(length: usize) -> bool {
+fn takes_fragments(length: usize) -> bool {
     (UNSPLIT + 1..=LONGEST).contains(&length)
 }
 
 /// Whether a packet of ours tests the path. QUIC's first ones may be as long, and wait for a
 /// session.
 fn is_test(packet: &[u8]) -> bool {
-    packet.len() == TEST && inner::destination_port(packet) != ports::STREAMS
+    inner::udp_length(packet) == Some(MAX_DATAGRAM)
+        && inner::destination_port(packet) != ports::STREAMS
 }
 
 /// Length of a fragment of `piece` bytes; a whole packet of that length needs no fragments.
@@ -173,6 +190,7 @@ mod tests {
     #![expect(clippy::disallowed_methods, reason = "an origin for made-up time")]
 
     use super::*;
+    use crate::inner::Flow;
 
     #[test]
     fn fragments_are_equal_and_as_few_as_possible() {
@@ -196,43 +214,86 @@ mod tests {
         assert!(!finder.is_on(now), "nobody knows that the peer joins");
         finder.joins = true;
         assert!(finder.is_on(now) && !follower.is_on(now));
-        assert!(follower.note(finder.next_id(), now));
+        follower.note(finder.next_id(), now);
         assert!(!follower.is_on(now), "a hello tells whether a peer joins, not a demand");
+        // The demand may come before the hello.
         follower.joins = true;
         assert!(follower.is_on(now + DEMAND_HOLD / 2) && !follower.is_on(now + DEMAND_HOLD));
         finder.narrow = false;
-        assert!(!finder.note(follower.next_id(), now));
-        assert!(!follower.note(finder.next_id(), now + DEMAND_HOLD / 2));
+        finder.note(follower.next_id(), now);
+        follower.note(finder.next_id(), now + DEMAND_HOLD / 2);
         assert!(!finder.is_on(now) && !follower.is_on(now + DEMAND_HOLD));
     }
 
     #[test]
+    fn a_demand_is_noted_once_a_second_and_counts_for_others_if_the_peer_joins() {
+        let now = Instant::now();
+        let mut split = Split { joins: true, ..Split::default() };
+        assert!(!split.note(1, now));
+        let mut noted = Vec::new();
+        for millis in [0, 500, 999, 1000, 1001, 1999, 2000, 90_000] {
+            if split.note(DEMAND, now + Duration::from_millis(millis)) {
+                noted.push(millis);
+            }
+        }
+        assert_eq!(noted, [0, 1000, 2000, 90_000]);
+        // A standard peer's ids are arbitrary.
+        split.joins = false;
+        assert!(!split.note(DEMAND, now + Duration::from_secs(97)));
+    }
+
+    #[test]
+    fn a_node_whose_packets_must_be_short_always_splits_and_demands_it() {
+        let now = Instant::now();
+        let whole = u16::try_from(WHOLE_MTU).expect("an MTU");
+        for (mtu, expected) in [(whole - 1, true), (whole, false)] {
+            let mut split = Split { joins: true, ..Split::new(0, mtu) };
+            assert_eq!(split.is_on(now), expected);
+            assert_eq!(split.next_id() & DEMAND != 0, expected);
+        }
+    }
+
+    #[test]
     fn ids_of_another_process_begin_elsewhere() {
-        assert_eq!(Split::new(7 << 32).next_id(), 8);
-        assert_eq!(Split::new(u64::MAX).next_id(), 0, "the top bit is the demand's");
+        assert_eq!(Split::new(7 << 32, 1500).next_id(), 8);
+        assert_eq!(Split::new(u64::MAX, 1500).next_id(), 0, "the top bit is the demand's");
     }
 
     #[test]
     fn packets_that_test_the_path_and_short_ones_stay_whole() {
         let now = Instant::now();
         let mut split = Split { joins: true, narrow: true, ..Split::default() };
+        let caution = Caution::default();
+        let packet = |length: usize, port| {
+            let [source, destination] = [1, 2].map(|last| [0xfd, 0, 0, 0, 0, 0, 0, last].into());
+            let flow = Flow { source, destination, source_port: port, destination_port: port };
+            let mut out = vec![0; length];
+            inner::write_udp(&flow, &vec![0; length - UDP_OVERHEAD], &mut out);
+            out
+        };
         for (length, expected) in [
             (UNSPLIT, false),
             (UNSPLIT + 1, true),
+            (TEST - 1, true),
             (TEST, false),
+            (TEST + 1, true),
             (LONGEST, true),
             (LONGEST + 1, false),
         ] {
-            assert_eq!(split.concerns(&vec![0; length], false, now), expected, "{length}");
+            let packet = packet(length, ports::GOSSIP);
+            assert_eq!(split.concerns(&packet, &caution, now), expected, "{length}");
         }
+        assert!(split.concerns(&packet(TEST, ports::STREAMS), &caution, now));
         // QUIC's are known by their port, also those as long as a test.
         for (datagram, expected) in [(608, false), (609, true), (1200, true), (1401, false)] {
             assert_eq!(split.concerns_streams(datagram, now), expected, "{datagram}");
         }
         split.narrow = false;
-        let long = [0; UNSPLIT + 1];
-        assert!(split.concerns(&long, true, now) && !split.concerns(&long, false, now));
+        let long = packet(UNSPLIT + 1, ports::GOSSIP);
+        assert!(!split.concerns(&long, &caution, now));
+        caution.demanded(now);
+        assert!(split.concerns(&long, &caution, now));
         split.joins = false;
-        assert!(!split.concerns(&long, true, now));
+        assert!(!split.concerns(&long, &caution, now));
     }
 }

@@ -54,6 +54,10 @@ const PEER_PORT: u16 = 40001;
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long a peer pings to outlast WireGuard's rekey after 120 s.
 const REKEY_PINGS: u32 = 140;
+/// Bytes in an echo request, and in one that takes two packets at the smallest MTU of IPv6.
+const ECHO: usize = 56;
+const LONG_ECHO: usize = 1300;
+const LEAST_MTU: &str = "1280";
 /// A packet right behind a burst may pass without a cookie: the daemon accepts it after a pause of
 /// 5 ms, and wireguard-go must allocate buffers for the first burst, so that it does not pile up.
 /// So the test repeats it until this many cookies were requested, with this limit on tries.
@@ -206,12 +210,17 @@ impl Setup {
 
     /// Whether `count` echo requests, one per second, are all answered.
     fn pings(&self, count: u32) -> bool {
+        self.pings_with(count, ECHO)
+    }
+
+    /// The same, with this many bytes in each.
+    fn pings_with(&self, count: u32, bytes: usize) -> bool {
         let there = self.node.inner().ip().to_string();
         let output = self
             .guest
             .command("ping")
-            .args(["-6", "-n", "-i", "1", "-W", "3", "-c"])
-            .arg(count.to_string())
+            .args(["-6", "-n", "-i", "1", "-W", "3", "-c", &count.to_string()])
+            .args(["-s", &bytes.to_string()])
             .arg(there)
             .output()
             .expect("ping runs");
@@ -497,6 +506,12 @@ fn wireguard_go_begins_renews_and_moves() {
     setup.send(GOSSIP_PORT, &[1; 1300]);
     assert!(setup.counted(Count::DroppedMalformed) > before, "oversized gossip is not counted");
     assert!(setup.pings(2), "the daemon does not serve after oversized gossip");
+
+    // The peer's kernel sends long packets in fragments.
+    let before = setup.counted(MeshCount::PacketsJoined);
+    setup.guest.ip(&["link", "set", &setup.interface, "mtu", LEAST_MTU]);
+    assert!(setup.pings_with(3, LONG_ECHO), "echoes that are sent in fragments are not answered");
+    assert_eq!(setup.counted(MeshCount::PacketsJoined), before + 3.0);
 
     let first = setup.handshake_at();
     assert!(setup.pings(REKEY_PINGS), "echoes were lost while the session was rekeyed");

@@ -221,6 +221,33 @@ fn an_origin_whose_long_packets_are_lost_has_its_users_try_the_path() {
 }
 
 #[test]
+fn a_path_that_nobody_needs_is_measured_while_long_packets_are_lost_on_it() {
+    let mut net = Net::with_nodes(23, 4, 1, 1);
+    net.run(secs(40));
+    let member = net.id(3);
+    let is_measured = |net: &Net| net.get(2).paths().get(&member).is_some();
+    assert!(!is_measured(&net), "it is no origin");
+    net.links.narrow = Some((2, 3));
+    net.with(2, |node, now| node.handle_unacknowledged(member, now));
+    let on = Event::Split { node: member, on: true };
+    net.run(secs(2));
+    assert!(net.count_events(2, secs(40), |event| *event == on) > 0, "fragments are tried");
+    net.links.narrow = None;
+    net.run(secs(30));
+    net.with(2, |node, now| node.handle_unacknowledged(member, now));
+    net.run(secs(50));
+    assert!(is_measured(&net), "a minute after the last word of it");
+    net.until(secs(60), "nobody needs it any more", |net| !is_measured(net));
+    // One that was asked for stays.
+    net.with(2, |node, now| {
+        node.handle_unacknowledged(member, now);
+        node.set_path_interest(member, Some(PathUse::Idle), now);
+    });
+    net.run(secs(120));
+    assert!(is_measured(&net));
+}
+
+#[test]
 fn loss_of_two_percent_kills_no_path() {
     let mut net = Net::with_nodes(20, 6, 3, 3);
     net.links.loss_percent = 2;

@@ -159,6 +159,10 @@ impl Core {
                 peer.secret.telling.wanted(now.instant);
             }
             self.out.counters[MeshCount::RestartsSeen] += 1;
+            if peer.traffic.split.narrow {
+                // The new process does not split yet: the next long packet tells it to.
+                self.out.tell(MeshEvent::Unacknowledged(peer.node));
+            }
             self.out.notice(match continues {
                 true => Notice::Succeeded(peer.node),
                 false => Notice::Cut(peer.node, "the peer was restarted"),
@@ -363,7 +367,8 @@ impl Core {
         if !peer.admission.showing.take(now.instant) {
             return;
         }
-        let has_yours = peer.admission.admitted;
+        // Of a peer that is known only from gossip, a hello is still needed.
+        let has_yours = peer.admission.admitted && peer.admission.instance.is_some();
         let (instance, continues) = (self.local.instance, self.local.continues);
         let credential = std::mem::take(&mut self.local.shown);
         let hello =

@@ -483,9 +483,8 @@ impl Core {
 
     fn handle_fragment(&mut self, source: Source, now: Now, fragment: &Fragment<'_>) {
         let Source { slot, .. } = source;
-        if let Some(peer) = self.peers.get_mut(slot)
-            && peer.traffic.split.note(fragment.id, now.instant)
-        {
+        let peer = self.peers.get_mut(slot);
+        if peer.is_some_and(|peer| peer.traffic.split.note(fragment.id, now.instant)) {
             self.caution.demanded(now.instant);
         }
         let (joined, dropped) = self.reassembly.take(slot, fragment, now.instant);

@@ -218,8 +218,7 @@ impl Core {
     /// session it is dropped and counted.
     pub(super) fn send_packet(&mut self, slot: Slot, now: Now, packet: &[u8]) {
         let Some(peer) = self.peers.get_mut(slot) else { return };
-        let cautious = self.caution.is_due(now.instant);
-        if !peer.traffic.split.concerns(packet, cautious, now.instant) {
+        if !peer.traffic.split.concerns(packet, &self.caution, now.instant) {
             return self.send_sealed(slot, now, packet);
         }
         self.out.counters[MeshCount::PacketsSplit] += 1;
@@ -227,7 +226,9 @@ impl Core {
         let mut fragment = [0; split::UNSPLIT];
         for part in split::fragments(packet, split::PIECE, id) {
             let written = inner::write_fragment(&part, &mut fragment);
-            self.send_sealed(slot, now, &fragment[..written]);
+            let padded = written.next_multiple_of(PADDING).min(fragment.len());
+            fragment[written..padded].fill(0);
+            self.send_sealed(slot, now, &fragment[..padded]);
         }
     }
 

@@ -75,7 +75,6 @@ fn long_packets_pass_a_narrow_path_in_fragments() {
         assert_eq!(net.datagrams(2), [vec![7; length]]);
     }
     assert_eq!(streams(&mut net, 2, 1, &[1200, 1200, 9]), (vec![1200, 1200, 9], 5));
-    // An echo that comes in fragments is answered in fragments.
     let counters = net.counters(2);
     let long = [MeshCount::PacketsJoined, MeshCount::PacketsSplit].map(|it| counters[it]);
     assert_eq!(long, [16, 2]);
@@ -301,4 +300,61 @@ fn fragments_are_checked_like_whole_packets() {
     assert_eq!(play(&mut net, own, peer), Vec::<Vec<u8>>::new());
     // The first of them makes the node look at the credential that it knows.
     assert_eq!(count(&net, MeshCount::DroppedNotAdmitted), 1);
+}
+
+/// The peer's new process splits again when this one's next long packet demands it.
+#[test]
+fn a_narrow_path_is_probed_at_once_when_the_peer_was_restarted() {
+    for is_narrow in [false, true] {
+        let mut net = Net::new(2);
+        net.connect(1, 2);
+        set_narrow(&mut net, 1, 2, is_narrow);
+        net.seconds(1);
+        net.add(2, identity(2), MeshConfig::default());
+        net.node(2, |core, now| core.set_peer(now, id(1), &[at(1)], None));
+        net.events(1);
+        net.send(2, 1, b"word").unwrap();
+        net.pump();
+        let is_word = |event: &MeshEvent| matches!(event, MeshEvent::Unacknowledged(_));
+        let words = net.events(1).iter().filter(|event| is_word(event)).count();
+        assert_eq!(words, usize::from(is_narrow));
+    }
+}
+
+/// A peer may be forgotten, and its credential come back by gossip: its process is the same.
+#[test]
+fn a_peer_that_was_forgotten_tells_again_that_it_joins_fragments() {
+    let mut net = narrow(NARROWEST_MTU.into());
+    net.seconds(10);
+    net.node(1, |core, now| {
+        core.remove_peer(&id(2));
+        core.set_peer(now, id(2), &[at(2)], Some(&Arc::new(good(2))));
+    });
+    net.connect(1, 2);
+    set_narrow(&mut net, 1, 2, true);
+    assert_eq!(streams(&mut net, 1, 2, &[1200]), (vec![1200], 2));
+}
+
+/// Another peer may get its place.
+#[test]
+fn fragments_of_a_removed_peer_are_not_joined_with_those_of_the_next_one() {
+    let mut net = Net::new(2);
+    net.connect(1, 2);
+    let flow = net.node(1, |core, _| {
+        let slot = core.peers.of_node(&id(2)).unwrap();
+        core.flow(slot, ports::STREAMS, ports::STREAMS).unwrap()
+    });
+    let packet = udp_packet(&flow, &[7; 1200]);
+    for part in split::fragments(&packet, split::PIECE, 3) {
+        let mut out = vec![0; split::UNSPLIT];
+        let length = inner::write_fragment(&part, &mut out);
+        let sealed = net.seal(1, 2, &out[..length]);
+        net.deliver(at(1), at(2), &sealed);
+        net.node(2, |core, now| {
+            core.remove_peer(&id(1));
+            core.set_peer(now, id(1), &[at(1)], None);
+        });
+        net.connect(2, 1);
+    }
+    assert_eq!(net.streams.len(), 0);
 }
