@@ -116,7 +116,8 @@ table! {
          minute. `meshport peers --seeds` on a node prints such lines.";
     mtu: u16 = 9200, "mtu" is number!(1280, 9200, "bytes"),
         "The largest IP packet tried between this node and others. The MTU of each path is \
-         discovered; a lower limit helps on paths that report a wrong one.";
+         discovered; a lower limit helps on paths that report a wrong one. Below 1308, which QUIC \
+         needs, long packets are sent in fragments.";
     keepalive: Option<Duration> = None,
         "keepalive" is period_or_off!(SECOND, Duration::from_secs(3600)),
         "Interval of packets to silent peers, so that a NAT in front of this node keeps its \
