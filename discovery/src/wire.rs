@@ -1,9 +1,9 @@
 //! The one datagram format of discovery: a version byte, a kind byte, a postcard body.
 //!
-//! Every message is made to fit one datagram of [`MAX_DATAGRAM`] bytes and is read without allocating more
-//! than a small multiple of its size. Bytes that do not parse, or have trailing data, are an error
-//! value. Nodes are identified by the first eight bytes of their id if the reader must know them
-//! anyway; ids are public keys, so these bytes are practically random.
+//! Every message is made to fit one datagram of [`MAX_DATAGRAM`] bytes and is read without
+//! allocating more than a small multiple of its size. Bytes that do not parse, or have trailing
+//! data, are an error value. Nodes are identified by the first eight bytes of their id if the
+//! reader must know them anyway; ids are public keys, so these bytes are practically random.
 
 use meshport_config::{NodeId, ServiceName};
 use serde::{Deserialize, Serialize};

@@ -344,8 +344,7 @@ impl Mesh {
     /// and while fragments carry what is longer than the path allows. A new connection starts low and probes for more.
     pub fn path_mtu(&self, to: &NodeId) -> Option<u16> {
         let shard = self.shard(to);
-        let now = tokio::time::Instant::now().into_std();
-        let remote = shard.link.look(|core| match core.is_split(to, now) {
+        let remote = shard.link.turn(|core, now| match core.is_split(to, now.instant) {
             true => None,
             false => core.endpoint(to),
         })?;

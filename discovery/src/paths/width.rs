@@ -26,10 +26,10 @@ use super::{Pace, PathUse, Paths};
 use crate::dice::Dice;
 use crate::rtt::{LOSS_WINDOW, Loss};
 
-/// Interval of long probes on a path with sessions; any other path that is not narrow gets one only
-/// when it comes up and when sessions start to use it. Each costs 1,308 bytes both ways, on a narrow
-/// path about twice that: a tenth of all probes. Sessions that find a path slow do not wait for the
-/// next one.
+/// Interval of long probes on a path with sessions; any other path that is not narrow gets one
+/// only when it comes up and when sessions start to use it. Each costs 1,308 bytes both ways, on a
+/// narrow path about twice that: a tenth of all probes. Sessions that find a path slow do not wait
+/// for the next one.
 pub(super) const ACTIVE: Duration = Duration::from_secs(16);
 /// The same on a narrow path without sessions, to notice that it is wide again. Less than a peer
 /// splits after the last demand, unless there are many such paths.

@@ -4,8 +4,8 @@
 //! (RFC 5722). WireGuard drops repeated datagrams, so a repeated fragment is an overlap.
 //!
 //! Bounds: [`MAX_PARTIAL`] packets of all peers, [`MAX_PARTIAL_OF_PEER`] of each, [`MAX_JOINED`]
-//! bytes of a packet: 2.4 MB for each shard. What does not become whole is dropped when a newer one needs its
-//! place, or by the first fragment after [`PATIENCE`].
+//! bytes of a packet: 2.4 MB for each shard. What does not become whole is dropped when a newer one
+//! needs its place, or by the first fragment after [`PATIENCE`].
 
 use std::collections::VecDeque;
 use std::ops::Range;

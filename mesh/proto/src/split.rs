@@ -80,8 +80,8 @@ impl Split {
         takes_fragments(UDP_OVERHEAD + datagram) && self.is_on(now)
     }
 
-    /// Whether a single packet is to be split now, also if only another path of this node is narrow:
-    /// few paths are measured.
+    /// Whether a single packet is to be split now, also if only another path of this node is
+    /// narrow: few paths are measured.
     pub(crate) fn concerns(&self, packet: &[u8], caution: &Caution, now: Instant) -> bool {
         takes_fragments(packet.len())
             && self.joins
@@ -89,8 +89,8 @@ impl Split {
             && (self.is_on(now) || caution.is_due(now))
     }
 
-    /// A fragment with this id arrived. True if it demands fragments, once per [`NOTED_EVERY`]. In a
-    /// standard WireGuard peer's id the flag means nothing.
+    /// A fragment with this id arrived. True if it demands fragments, once per [`NOTED_EVERY`]. In
+    /// a standard WireGuard peer's id the flag means nothing.
     pub(crate) fn note(&mut self, id: u32, now: Instant) -> bool {
         let until = now + DEMAND_HOLD;
         let is_noted = self.demanded_until.is_some_and(|it| it + NOTED_EVERY > until);
