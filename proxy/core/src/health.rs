@@ -19,7 +19,8 @@
 //! | nothing known yet | | | `unknown` |
 //!
 //! An instance that refused or was silent must prove readiness again; earlier answers no longer
-//! count. Only an instance that was ready can stall: a starting one fails the same probes.
+//! count. Only an instance that was ready can stall: a starting one fails the same probes. One that
+//! stalls is `unready` only once neither *ready* nor *live* is pending.
 //!
 //! *Ready* and *live* of an apiserver wait for etcd and take two to four seconds to fail when it
 //! stalls. So they are sent half an interval apart, and an overdue answer counts before it arrives.
@@ -232,8 +233,9 @@ impl Health {
         self.note_state(now)
     }
 
-    /// Another instance is no longer ready: if both share a failed dependency, this one should
-    /// report it before sessions move here. Probes *ready* at once, unless it just was.
+    /// Another instance is no longer ready, or is ready again. If both depend on what has failed or
+    /// recovered, this one should report it before sessions move to the other one, or away from
+    /// here. Probes *ready* at once, unless it just was.
     pub fn handle_other(&mut self, now: Instant) {
         let interval = self.config.interval;
         let asking = &mut self.asking[Question::Ready as usize];
@@ -442,13 +444,21 @@ impl Health {
             (false, true) => ready == Lateness::Overdue,
             (false, false) => false,
         };
+        let in_time = ready == Lateness::None && live == Lateness::None;
         match self.ready {
             _ if stalls && self.was_ready => OriginState::Stalled,
             Ready::Unknown => OriginState::Unknown,
-            Ready::No => OriginState::Unready,
-            _ if ready != Lateness::None || live != Lateness::None => OriginState::Unready,
-            Ready::Yes | Ready::Unauthorised => OriginState::Ready,
+            Ready::Yes | Ready::Unauthorised if in_time => OriginState::Ready,
+            // When a stall ends, both are answered within a moment. An announcement of the first
+            // answer would delay that of the second.
+            _ if self.state == OriginState::Stalled && self.is_asking() => OriginState::Stalled,
+            Ready::No | Ready::Yes | Ready::Unauthorised => OriginState::Unready,
         }
+    }
+
+    /// Whether a probe of *ready* or *live* is pending.
+    fn is_asking(&self) -> bool {
+        [Question::Ready, Question::Live].iter().any(|it| self.asking[*it as usize].is_asking())
     }
 }
 

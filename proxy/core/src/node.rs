@@ -567,7 +567,7 @@ impl NodeCore {
             let before = std::mem::replace(&mut service.memory, memory);
             let states = views::states(&service, &views, now);
             let before_states = std::mem::replace(&mut service.states, states);
-            if views::is_left_by_ready(&before_states, &service.states, &self.me)
+            if views::has_another_changed(&before_states, &service.states, &self.me)
                 && let Some(health) = &mut service.health
             {
                 health.handle_other(now);

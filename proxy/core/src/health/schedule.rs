@@ -93,6 +93,10 @@ impl ProbeSchedule {
         true
     }
 
+    pub(super) fn is_asking(&self) -> bool {
+        self.asked_at.is_some()
+    }
+
     pub(super) fn delay(&self) -> Lateness {
         self.delay
     }

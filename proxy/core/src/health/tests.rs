@@ -297,6 +297,25 @@ fn a_stall_is_doubted_and_then_distinguished_from_a_drain_in_time() {
 }
 
 #[test]
+fn a_stall_ends_with_the_second_answer() {
+    let both = [Question::Ready, Question::Live];
+    for order in [both, [Question::Live, Question::Ready]] {
+        let mut apiserver = Apiserver::new(Duration::ZERO);
+        apiserver.run(Duration::from_secs(10), Mood::Stalls);
+        let states = order.map(|question| {
+            apiserver.health.handle_outcome(question, OK, apiserver.now);
+            apiserver.health.state()
+        });
+        assert_eq!(states, [OriginState::Stalled, OriginState::Ready], "{order:?}");
+    }
+    // It drains next: both are answered, and only live succeeds.
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.run(Duration::from_secs(10), Mood::Stalls);
+    apiserver.run(Duration::from_secs(5), Mood::Drains);
+    assert_eq!(apiserver.health.state(), OriginState::Unready);
+}
+
+#[test]
 fn a_drain_is_no_stall() {
     let mut apiserver = Apiserver::new(Duration::ZERO);
     apiserver.run(Duration::from_secs(60), Mood::Drains);

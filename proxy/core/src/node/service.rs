@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meshport_config::{NodeId, ServiceName};
 use meshport_discovery::OriginState;
 
 use super::{Event, ServiceConfig};
 use crate::changes::Changes;
+use crate::damping::READY_AGAIN;
 use crate::drift::{Drift, Leave};
 use crate::evidence::{Attempted, Evidence, Verdict};
 use crate::health::Health;
@@ -18,10 +19,6 @@ use crate::policy::{self, Fate};
 use crate::relay::Paths;
 use crate::route::{Line, OriginView, PathView, Policy, Preference, Route, Standing, Weights};
 use crate::timing::Timings;
-
-/// After a stall of all origins, each reports recovery once its pending probes are answered, and
-/// gossip spreads that: all within this time.
-const READY_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a service's sessions are spread over its origins.
 #[derive(Debug)]
@@ -143,23 +140,21 @@ impl Service {
     }
 
     /// Whether sessions stay on a stalled origin for now. While new sessions go there, those that
-    /// were cut would return to it. The other origins may also have stalled and recovered a moment
-    /// earlier: then no healthy one has been ready since before the stall, or for long.
+    /// were cut would return to it. If no healthy origin has been ready for long, the others may
+    /// have stalled too, and have recovered a moment earlier than this one.
     fn keeps_stalled(&mut self, view: &OriginView, now: Instant) -> bool {
-        let since = |line: &Line| Some(self.states.get(&line.origin()?)?.1);
-        let Some(stalled) = since(&view.line).filter(|_| view.state == OriginState::Stalled) else {
+        if view.state != OriginState::Stalled {
             return false;
-        };
+        }
         if self.route.first().is_some_and(|first| first.origin.line == view.line) {
             return true;
         }
         let others = self.route.candidates.iter().filter(|other| {
             other.standing == Standing::Healthy && other.origin.line.origin() != view.line.origin()
         });
-        let proven = others
-            .filter_map(|other| since(&other.origin.line))
-            .map(|ready| if ready <= stalled { now } else { ready + READY_AGAIN });
-        let due = proven.min().filter(|due| *due > now);
+        let ready =
+            others.filter_map(|other| Some(self.states.get(&other.origin.line.origin()?)?.1));
+        let due = ready.min().map(|ready| ready + READY_AGAIN).filter(|due| *due > now);
         self.stall_due = self.stall_due.into_iter().chain(due).min();
         due.is_some()
     }

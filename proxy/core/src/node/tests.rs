@@ -29,9 +29,11 @@ struct Net {
     /// A link on which eight of seventeen path probes are lost, and how many it has had.
     halved: Option<((usize, usize), u32)>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
-    /// Nodes whose instances hang, and their pending answers.
+    /// Nodes whose instances hang, and their pending answers with the status.
     stalled: BTreeSet<usize>,
-    answers: BTreeMap<(Instant, u64), (usize, Question)>,
+    answers: BTreeMap<(Instant, u64), (usize, Question, u16)>,
+    /// By how much the times until a hanging instance answers differ from one to the next.
+    uneven_ms: u64,
     sent: u64,
     now: Instant,
     events: Vec<(usize, Event)>,
@@ -93,16 +95,22 @@ impl Net {
         }
         let (flying, answers) = (BTreeMap::new(), BTreeMap::new());
         let (lossy, stalled, events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        let halved = None;
-        Self { nodes, links, lossy, halved, flying, stalled, answers, sent: 0, now, events }
+        let (halved, uneven_ms, sent) = (None, 0, 0);
+        Self { nodes, links, lossy, halved, flying, stalled, answers, uneven_ms, sent, now, events }
     }
 
-    /// Ends all stalls: pending probes are answered within a moment.
-    fn unstall(&mut self) {
-        self.stalled.clear();
+    /// Ends the stalls of these nodes: their pending probes are answered within a moment, with this
+    /// status.
+    fn unstall(&mut self, nodes: &[usize], status: u16) {
+        self.stalled.retain(|at| !nodes.contains(at));
         let soon = self.now + ms(20);
         let waiting = std::mem::take(&mut self.answers);
-        self.answers = waiting.into_iter().map(|((_, at), it)| ((soon, at), it)).collect();
+        let answers = waiting.into_iter().map(|((due, number), (at, question, fails))| {
+            let ends = nodes.contains(&at);
+            let (due, status) = if ends { (soon, status) } else { (due, fails) };
+            ((due, number), (at, question, status))
+        });
+        self.answers = answers.collect();
     }
 
     fn link(&mut self, one: usize, other: usize, delay: Option<Duration>) {
@@ -137,8 +145,7 @@ impl Net {
                 self.nodes[to].handle_datagram(from, &payload, next, WALL);
             }
             while let Some(entry) = self.answers.first_entry().filter(|it| it.key().0 <= next) {
-                let (at, question) = entry.remove();
-                let status = if self.stalled.contains(&at) { 500 } else { 200 };
+                let (at, question, status) = entry.remove();
                 let answer = Outcome::Answered(Some(status));
                 self.nodes[at].handle_outcome(&service(), question, answer, next);
             }
@@ -168,7 +175,8 @@ impl Net {
             while let Some((name, question)) = node.poll_probe(self.now) {
                 if self.stalled.contains(&at) && question != Question::Alive {
                     self.sent += 1;
-                    self.answers.insert((self.now + STALL_TIME, self.sent), (at, question));
+                    let took = STALL_TIME + ms(self.sent % 5 * self.uneven_ms);
+                    self.answers.insert((self.now + took, self.sent), (at, question, 500));
                 } else {
                     node.handle_outcome(&name, question, Outcome::Answered(Some(200)), self.now);
                 }

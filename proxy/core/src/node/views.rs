@@ -224,15 +224,13 @@ pub(super) fn states(
     views.iter().filter_map(of).collect()
 }
 
-/// Whether another node's instance was ready and is no longer, by that node's announcement.
-pub(super) fn is_left_by_ready(
+/// Whether another node's instance has become ready or ceased to be, by that node's announcement.
+pub(super) fn has_another_changed(
     before: &BTreeMap<NodeId, (OriginState, Instant)>,
     now: &BTreeMap<NodeId, (OriginState, Instant)>,
     me: &NodeId,
 ) -> bool {
+    let is_ready = |(state, _): &(OriginState, Instant)| *state == OriginState::Ready;
     let mut others = before.iter().filter(|(node, _)| *node != me);
-    others.any(|(node, (was, _))| {
-        let is = now.get(node).map(|(state, _)| *state);
-        *was == OriginState::Ready && is.is_some_and(|is| is != OriginState::Ready)
-    })
+    others.any(|(node, was)| now.get(node).is_some_and(|is| is_ready(is) != is_ready(was)))
 }

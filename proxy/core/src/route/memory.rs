@@ -5,16 +5,18 @@
 //! | --- | --- | --- |
 //! | gone, refusing, hung, draining, cut off | whatever is left | nothing |
 //! | unready, so it still serves | one that is ready | [`UNREADY_LASTING`] |
+//! | stalled | one that is ready | [`READY_AGAIN`] |
 //! | stands in for one that was left | that one, as good again | `RETURN_LASTING`, doubled |
 //! | as healthy | clearly cheaper | `GAIN_LASTING` |
 //!
-//! The third is doubled each time that origin was left again within [`CALM`], like route flap
+//! The fourth is doubled each time that origin was left again within [`CALM`], like route flap
 //! damping (RFC 2439): after a single fault it costs a second; a flapping origin is avoided for
 //! longer and longer.
 
 use std::time::{Duration, Instant};
 
 use super::{Candidate, Damping, Line, Standing, is_own};
+use crate::damping::READY_AGAIN;
 use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
 
@@ -142,9 +144,12 @@ impl Preference {
             let damping = &self.damping;
             return Some(home.map_or(damping.gain_lasting, |home| home.patience(damping)));
         }
-        let may_serve = matches!(current.origin.state, OriginState::Unready | OriginState::Stalled);
-        let serves = current.standing == Standing::Doubtful && may_serve;
-        serves.then_some(UNREADY_LASTING)
+        match current.origin.state {
+            _ if current.standing != Standing::Doubtful => None,
+            OriginState::Unready => Some(UNREADY_LASTING),
+            OriginState::Stalled => Some(READY_AGAIN),
+            _ => None,
+        }
     }
 
     /// An origin that is preferred on its own merits.
