@@ -410,14 +410,12 @@ impl Driver {
         }
     }
 
-    /// Applies a new credential of this node. Returns whether it differs.
-    fn renew(&mut self, credential: &Credential) -> Result<bool, IdentityError> {
-        if !self.state.identity.judge_renewal(credential)? {
-            return Ok(false);
+    /// Applies the credential in the state folder if it differs.
+    fn use_stored(&mut self, stored: Credential) -> Result<(), IdentityError> {
+        if self.state.identity.judge_renewal(&stored)? {
+            self.change_identity(Change::Renewed(Box::new(stored)), None)?;
         }
-        let change = Change::Renewed(Box::new(credential.clone()));
-        self.change_identity(change, None)?;
-        Ok(true)
+        Ok(())
     }
 
     fn take_decision(&mut self, event: Event) {
@@ -528,7 +526,7 @@ impl Driver {
             Command::NeedsRestart(settings) => self.state.process.needs_restart = settings,
             Command::FailedUpgrade(why) => self.state.process.failed_upgrade = why,
             Command::Credential(credential) => {
-                if let Err(error) = self.renew(&credential) {
+                if let Err(error) = self.use_stored(*credential) {
                     warn!(%error, "the credential in the state folder is not used");
                 }
             }

@@ -10,7 +10,7 @@ use meshport_mesh::{MeshError, NotBelieved};
 
 use crate::Error;
 use crate::admin::api::NodeRef;
-use crate::admin::credentials::{FormerKey, RotateKeyReport, RotateReport};
+use crate::admin::credentials::{FormerKey, RenewReport, RotateKeyReport, RotateReport};
 use meshport_state::{Identity, NextIdentity};
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ pub(crate) enum IdentityError {
     NotAdmitted(#[from] NotBelieved),
     #[error(transparent)]
     Mesh(#[from] MeshError),
-    #[error("another new key is being written; try again")]
+    #[error("another change is being written; try again")]
     Busy,
 }
 
@@ -104,8 +104,8 @@ impl CurrentIdentity {
         if known == new {
             return Ok(false);
         }
-        let same = (known.record_key, &known.name, &known.site);
-        if same != (new.record_key, &new.name, &new.site) {
+        let same = (known.node, known.record_key, &known.name, &known.site);
+        if same != (new.node, new.record_key, &new.name, &new.site) {
             return Err(IdentityError::NotThisNode);
         }
         Ok(true)
@@ -169,6 +169,11 @@ impl CurrentIdentity {
     pub(crate) fn secret_report(&self, is_new: bool, now: UnixSeconds) -> RotateReport {
         let former_ends_at = self.secrets.retires_at().filter(|at| *at > now);
         RotateReport { number: self.secrets.number(), former_ends_at, is_new }
+    }
+
+    /// The answer to an operator who supplied a credential.
+    pub(crate) fn renewal_report(&self, is_new: bool) -> RenewReport {
+        RenewReport { expires_at: self.credential.expires_at, is_new, is_stored: true }
     }
 
     /// The answer to an operator who supplied keys.

@@ -1,9 +1,9 @@
 //! `meshport renew`: a new credential for the node of this machine, which stays the same node.
 //!
-//! The authority's key or an invite signs it, and so does the node's own key. It is on disk before
-//! a running daemon gets it; the daemon presents it to its peers without ending a session, and a
-//! stopped one starts with it. A credential of an earlier release, which the node never signed, is
-//! renewed too.
+//! The authority's key or an invite signs it, and so does the node's own key. A running daemon
+//! checks and stores it, and presents it to its peers without ending a session; one that it refuses
+//! changes nothing. Otherwise it is written for the next start. A credential of an earlier release,
+//! which the node never signed, is renewed too.
 
 use clap::Args;
 use meshport_config::{Credential, MeshId, UnixSeconds};
@@ -42,10 +42,8 @@ pub(crate) struct RenewOutcome {
 
 pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     let state = args.daemon.state()?;
-    let (former, credential) = renew(&state, args, clock::wall())?;
-    let request = RenewRequest { credential: credential.to_text() };
-    let undone = "the new credential is stored but not in use yet";
-    let in_force = args.daemon.ask_if_running(&request, &state, undone)?.is_some();
+    let (former, credential) = sign(&state, args, clock::wall())?;
+    let in_force = hand_over(args, &state, &credential)?;
     let joined = Joined::of(&credential);
     let outcome = RenewOutcome { joined, former_expires_at: former.expires_at, in_force };
     let advice = match in_force {
@@ -55,8 +53,8 @@ pub(crate) fn run(args: &RenewArgs) -> Result<(), Error> {
     output::with_advice(args.json, &outcome, &outcome.joined.lines(), advice)
 }
 
-/// Creates and writes the credential; returns the previous and the new one.
-pub(crate) fn renew(
+/// Creates the credential; returns the previous and the new one.
+pub(crate) fn sign(
     state: &StateDir,
     args: &RenewArgs,
     now: UnixSeconds,
@@ -75,8 +73,18 @@ pub(crate) fn renew(
     };
     let credential = args.signer.sign(state, "renew", holder)?;
     check(state, &credential, &former.mesh, now)?;
-    state.store_credential(&credential, Existing::ReplaceForOwner)?;
     Ok((former, credential))
+}
+
+/// Passes the credential to the daemon, otherwise writes it to the state folder. Returns whether a
+/// daemon uses it.
+fn hand_over(args: &RenewArgs, state: &StateDir, credential: &Credential) -> Result<bool, Error> {
+    let request = RenewRequest { credential: credential.to_text() };
+    let report = args.daemon.ask_if_running(&request, state, "the credential is unchanged")?;
+    if !report.as_ref().is_some_and(|it| it.is_stored) {
+        state.store_credential(credential, Existing::ReplaceForOwner)?;
+    }
+    Ok(report.is_some())
 }
 
 /// Of two credentials of the same second, others may keep the previous one. They refuse one from

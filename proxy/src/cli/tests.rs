@@ -1,5 +1,6 @@
 mod invites;
 mod new_keys;
+mod renewals;
 mod silent;
 
 use std::fs;
@@ -261,37 +262,6 @@ fn a_renewed_credential_is_for_the_same_node() {
     assert!(directory.is_some(), "it knows the others still");
 }
 
-/// A node keeps its keys and name over an update; its credential must be issued again.
-#[test]
-fn a_credential_of_an_earlier_version_is_renewed_and_not_used() {
-    let (machines, line) = Machines::with_line(&[]);
-    machines.join("worker", &line, NAMED).expect("it joins");
-    let (state, later) = (machines.state("worker"), NOW.saturating_add(HOUR));
-    let known = state.credential().expect("loads").expect("it is there");
-    let whole = known.to_bytes();
-    let issued = data_encoding::BASE64URL_NOPAD.encode(&whole[..whole.len() - 64]);
-    let as_before = || {
-        let path = machines.path("worker").join("credential");
-        fs::write(path, format!("meshport-credential-1.{issued}\n")).expect("written");
-    };
-    as_before();
-    let refusals = [message(state.identity(NOW)), message(machines.join("worker", &line, NAMED))];
-    assert!(refusals.iter().all(|text| text.contains("`meshport renew INVITE`")), "{refusals:?}");
-    let Verb::Renew(args) = verb(&["renew", &line]) else { panic!("it is renew") };
-    let (former, renewed) = renew::renew(&state, &args, later).expect("it signs");
-    assert_eq!((&former, renewed.node, &renewed.name), (&known, known.node, &known.name));
-    assert_eq!(state.identity(later).expect("whole").credential, renewed);
-    as_before();
-    let again = machines.join_at("worker", &line, FORCED, later).expect("it joins again");
-    assert!(again.kept_keys && again.joined.node == known.node);
-    // Its keys are not taken to another mesh.
-    as_before();
-    machines.init("abroad", FIRST).expect("a mesh");
-    let abroad = machines.invite("abroad", HERE).expect("a line").invite;
-    let moved = machines.join_at("worker", &abroad, FORCED, later).expect("asked for");
-    assert!(!moved.kept_keys && moved.joined.node != known.node);
-}
-
 #[test]
 fn leaving_for_another_mesh_takes_force_and_leaves_nothing_behind() {
     let (machines, line) = Machines::with_line(&[]);
@@ -502,57 +472,6 @@ fn a_query_finds_its_daemon_although_the_file_has_faults() {
         let error = load::read(unreadable, None, &paths).expect_err("it cannot be read");
         assert_eq!(error.exit_code(), 3, "{error}");
     }
-}
-
-/// The clock was ahead when it was signed.
-#[test]
-fn a_credential_from_the_future_is_replaced_by_one_of_now() {
-    let (machines, _) = Machines::with_line(&[]);
-    let Verb::Renew(args) = verb(&["renew"]) else { panic!("it is renew") };
-    let state = machines.state("first");
-    renew::renew(&state, &args, NOW.saturating_add(400 * DAY)).expect("it signs");
-    let now = NOW.saturating_add(HOUR);
-    let text = message(state.identity(now));
-    assert!(text.contains("is not valid before"), "{text}");
-    let (_, renewed) = renew::renew(&state, &args, now).expect("it signs");
-    assert_eq!(state.identity(now).expect("whole").credential, renewed);
-}
-
-#[test]
-fn a_renewed_node_stays_the_same_node() {
-    let (machines, line) = Machines::with_line(&["--credential-ttl", "20d"]);
-    machines.join("second", &line, NAMED).expect("it joins");
-    let later = NOW.saturating_add(HOUR);
-    let renew = |machine: &str, flags: &[&str], now| {
-        let Verb::Renew(args) = verb(&[&["renew"], flags].concat()) else { panic!("renew") };
-        renew::renew(&machines.state(machine), &args, now)
-    };
-    let (before, after) = renew("first", &["--credential-ttl", "90d"], later).expect("it signs");
-    assert_eq!(after.expires_at, later.saturating_add(90 * DAY));
-    assert_eq!((before.node, &before.name, &before.roles), (after.node, &after.name, &after.roles));
-    assert_eq!(machines.state("first").credential().expect("stored"), Some(after));
-    // Another machine has no authority, and an invite has its own rights.
-    let refusal = message(renew("second", &[], later));
-    assert!(refusal.contains("renew INVITE"), "{refusal}");
-    let more = [HERE, &["--role", "node,relay", "--credential-ttl", "40d"]].concat();
-    let more = machines.invite("first", &more).expect("a line").invite;
-    let (before, after) = renew("second", &[&more], later).expect("it is allowed");
-    assert_eq!((before.node, before.record_key), (after.node, after.record_key));
-    assert_eq!(after.roles.to_string(), "node,relay");
-    assert_eq!(after.expires_at, later.saturating_add(40 * DAY));
-    machines.state("second").identity(later).expect("it all fits");
-    // A line for another site, for an operator, of another mesh, or expired.
-    let elsewhere = invite_args(&[&["--site", "ber"], HERE].concat());
-    let at = &elsewhere.endpoints;
-    let elsewhere = invite::invite(&elsewhere, &machines.path("first"), at, &[], NOW);
-    let operator = machines.invite("first", &[HERE, &["--role", "operator"]].concat());
-    let (_others, foreign) = Machines::with_line(&[]);
-    let lines = [elsewhere, operator].map(|it| it.expect("a line").invite);
-    for line in lines.iter().chain([&foreign]) {
-        assert!(renew("second", &[line], later).is_err());
-    }
-    assert!(renew("second", &[&more], NOW.saturating_add(2 * DAY)).is_err());
-    machines.state("second").identity(later).expect("nothing was written");
 }
 
 #[test]

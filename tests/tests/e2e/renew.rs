@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use meshport_config::Credential;
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::identity;
 use meshport_tests::process::{meshport, run, run_ok};
@@ -65,6 +66,9 @@ fn credentials_are_renewed_under_open_sessions() {
     wait::until("the worker knows the origin's new credential", SETTLE, || {
         (days(&world, "worker", "cp") == 90).then_some(())
     });
+    let stored = fs::read_to_string(world.at("cp").state().join("credential")).expect("a file");
+    let stored = Credential::from_text(stored.trim()).expect("a credential");
+    assert_eq!(said["expires_at"], stored.expires_at.0, "the daemon has stored it");
     assert!(answers(&mut open), "the session goes on");
 
     // Elsewhere, with an invite, which also adds a role. A running daemon loads the renewed

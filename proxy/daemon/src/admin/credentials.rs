@@ -138,6 +138,9 @@ pub struct RenewReport {
     pub expires_at: UnixSeconds,
     /// Whether the daemon did not know it before.
     pub is_new: bool,
+    /// Whether the daemon has stored it. Releases before 0.1 leave that to the client.
+    #[serde(default)]
+    pub is_stored: bool,
 }
 
 /// How this node's credential is renewed by issuers, in `meshport status`.

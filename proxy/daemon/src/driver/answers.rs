@@ -23,9 +23,7 @@ use crate::admin::api::{
     UpgradeReport,
 };
 use crate::admin::certificates::CertificatesRequest;
-use crate::admin::credentials::{
-    MandateRequest, RenewReport, RenewRequest, RotateKeyRequest, RotateRequest,
-};
+use crate::admin::credentials::{MandateRequest, RenewRequest, RotateKeyRequest, RotateRequest};
 use crate::admin::inquire::InquireRequest;
 use crate::admin::metrics::Sample;
 use crate::admin::offers::OffersRequest;
@@ -242,11 +240,10 @@ impl Answer for RenewRequest {
     type Reply = <Self as Request>::Reply;
 
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
-        let renewed = Credential::from_text(&self.credential)
-            .map_err(Error::Trust)
-            .and_then(|it| driver.renew(&it).map_err(Error::from));
-        let expires_at = driver.state.identity.credential.expires_at;
-        let _ = to.send(renewed.map(|is_new| RenewReport { expires_at, is_new }));
+        match Credential::from_text(&self.credential) {
+            Ok(next) => driver.renew(next, to),
+            Err(error) => drop(to.send(Err(Error::Trust(error)))),
+        }
     }
 }
 

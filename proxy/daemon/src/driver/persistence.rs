@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
-use meshport_config::{MeshSecrets, NextSecret, NodeId, Revocations, UnixSeconds};
+use meshport_config::{Credential, MeshSecrets, NextSecret, NodeId, Revocations, UnixSeconds};
 use meshport_core::overlap::Overlap;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::Error;
-use crate::admin::credentials::{RotateKeyReport, RotateReport};
+use crate::admin::credentials::{RenewReport, RotateKeyReport, RotateReport};
 use crate::clock;
 use crate::driver::Driver;
 use crate::driver::answers::Asker;
@@ -28,6 +28,7 @@ pub(crate) struct Persistence {
     /// The operator who supplied the secret with this number.
     secret_asker: Option<(u64, Asker<RotateReport>)>,
     key_asker: Option<Asker<RotateKeyReport>>,
+    renewal_asker: Option<Asker<RenewReport>>,
     former_secret: Overlap,
     /// When to check again whether the previous secret, if any, has expired.
     look_at: Option<Instant>,
@@ -42,6 +43,7 @@ impl Persistence {
             writer,
             secret_asker: None,
             key_asker: None,
+            renewal_asker: None,
             former_secret: Overlap::default(),
             look_at: secrets.retires_at().map(|_| clock::now()),
             former_key_until: None,
@@ -64,6 +66,12 @@ impl Persistence {
 
     fn answer_key(&mut self, answer: Result<RotateKeyReport, Error>) {
         if let Some(asker) = self.key_asker.take() {
+            let _ = asker.send(answer);
+        }
+    }
+
+    fn answer_renewal(&mut self, answer: Result<RenewReport, Error>) {
+        if let Some(asker) = self.renewal_asker.take() {
             let _ = asker.send(answer);
         }
     }
@@ -125,6 +133,31 @@ impl Driver {
         Ok(true)
     }
 
+    /// An operator supplies a credential; answered when it is stored and in use.
+    pub(crate) fn renew(&mut self, next: Credential, asker: Asker<RenewReport>) {
+        let answer = match self.judge_credential(&next) {
+            Ok(true) => {
+                self.persistence.renewal_asker = Some(asker);
+                return self.offer(Write::Credential(Box::new(next)));
+            }
+            Ok(false) => Ok(self.state.identity.renewal_report(false)),
+            Err(error) => Err(error.into()),
+        };
+        let _ = asker.send(answer);
+    }
+
+    /// Whether this node may use that credential; false if it does already.
+    fn judge_credential(&self, next: &Credential) -> Result<bool, IdentityError> {
+        if self.persistence.renewal_asker.is_some() {
+            return Err(IdentityError::Busy);
+        }
+        if !self.state.identity.judge_renewal(next)? {
+            return Ok(false);
+        }
+        self.mesh.check_credential(next)?;
+        Ok(true)
+    }
+
     /// Stores revocations for the next start; they are in force already.
     pub(crate) fn store_revocations(&mut self, all: Revocations) {
         let own = all.covering(&self.state.identity.credential).cloned();
@@ -173,6 +206,11 @@ impl Driver {
                 }
             }
             Write::Renewal(new) => self.take_renewal(&new),
+            Write::Credential(next) => {
+                let used = self.use_stored(*next).map_err(Error::from);
+                let report = used.map(|()| self.state.identity.renewal_report(true));
+                self.persistence.answer_renewal(report);
+            }
             Write::Revocations(_) | Write::Mandate(_) | Write::Nodes(_) | Write::Directory(_) => {}
         }
     }
@@ -194,6 +232,10 @@ impl Driver {
                                restart");
             }
             Write::Renewal(_) => self.lose_renewal(error),
+            Write::Credential(_) => {
+                warn!(%error, "a new credential cannot be stored, so it is not used");
+                self.persistence.answer_renewal(Err(Error::Refused(error)));
+            }
             Write::Mandate(_) => {
                 warn!(%error, "cannot erase expired keys of the mandate; retrying later");
             }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{Mandate, MeshSecrets, NodeId, Revocation, Revocations};
+use meshport_config::{Credential, Mandate, MeshSecrets, NodeId, Revocation, Revocations};
 
 use crate::admin::credentials::RotateKeyRequest;
 use crate::renewal::state::RenewalWrite;
@@ -46,7 +46,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Writes passed to the writer: one of each kind.
 pub(crate) const MAX_WRITES: usize = KINDS;
 /// The directory is not one of them: the writer fetches it just before it writes it.
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 /// Something to store.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub(crate) enum Write {
     Secrets(Box<SecretsWrite>),
     Key(KeyWrite),
     Renewal(Box<RenewalWrite>),
+    /// The credential that an operator supplied.
+    Credential(Box<Credential>),
     Mandate(Box<Mandate>),
     /// The cluster's nodes, as the way back encodes them.
     Nodes(Vec<u8>),
@@ -87,6 +89,7 @@ impl Write {
             Self::Renewal(_) => Some(3),
             Self::Mandate(_) => Some(4),
             Self::Nodes(_) => Some(5),
+            Self::Credential(_) => Some(6),
             Self::Directory(_) => None,
         }
     }

@@ -106,6 +106,7 @@ fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
             Ok(())
         }
         Write::Renewal(new) => state.store_renewed(&new.next, &new.base, &new.former),
+        Write::Credential(next) => state.store_credential(next, Existing::Replace),
         Write::Mandate(mandate) => state.store_mandate(mandate),
         Write::Nodes(bytes) => state.store_nodes(bytes),
         Write::Directory(Snapshot { directory, generation }) => {

@@ -30,7 +30,7 @@ fn new_keys_take_an_issuer_and_the_key_they_follow() {
         assert_eq!(&state.identity(later).expect("whole").credential, new);
         // A renewal keeps naming its predecessor.
         let Verb::Renew(args) = verb(&[&["renew"], words].concat()) else { panic!("it is renew") };
-        let (_, renewed) = renew::renew(&state, &args, later).expect("good");
+        let (_, renewed) = renew::sign(&state, &args, later).expect("good");
         assert_eq!(renewed.ends_former().as_ref(), Some(&end));
     }
     // A machine that joins from scratch does not become the node of an earlier attempt.

@@ -3,29 +3,12 @@
 use super::*;
 
 /// A first machine, as of now.
-fn first() -> (Machines, String) {
+pub(super) fn first() -> (Machines, String) {
     let machines = Machines::new();
     let Verb::Init(args) = verb(&[&["init"], FIRST].concat()) else { panic!("it is init") };
     init::init(&args, &machines.path("first"), clock::wall()).expect("a mesh");
     let folder = machines.path("first").to_string_lossy().into_owned();
     (machines, folder)
-}
-
-#[test]
-fn a_renewal_names_the_flags_if_the_daemon_has_another_socket() {
-    let (machines, folder) = first();
-    let renew = || match verb(&["renew", "--state-dir", &folder]) {
-        Verb::Renew(args) => renew::run(&args),
-        other => panic!("{other:?}"),
-    };
-    renew().expect("no daemon uses the folder");
-    let state = machines.state("first");
-    let before = state.credential().expect("whole");
-    let _lock = state.lock().expect("it is free");
-    let said = message(renew());
-    assert!(said.contains("stored but not in use yet"), "{said}");
-    assert!(said.contains("--socket") && said.contains("--config"), "{said}");
-    assert_ne!(state.credential().expect("whole"), before);
 }
 
 #[test]
