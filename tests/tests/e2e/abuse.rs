@@ -3,6 +3,8 @@
 
 #![expect(clippy::print_stdout, reason = "figures and messages for the reader of a test run")]
 
+mod clocks;
+
 use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -32,16 +34,8 @@ const LEFT: usize = 24;
 const FEW: usize = 200;
 /// Address space left to a daemon beyond what it has mapped when idle, in bytes.
 const HEADROOM: u64 = 64 << 20;
-/// How long a clock that is a day behind is watched: some rounds of gossip and of probes.
-const BACK: Duration = Duration::from_secs(20);
-/// How long a clock must be ahead before it is believed.
-const BELIEVED: Duration = Duration::from_secs(30);
 /// How long a daemon without descriptors is watched.
 const CROWDED: Duration = Duration::from_secs(3);
-/// How soon a node is back once its clock is right.
-const SOON: Duration = Duration::from_secs(10);
-/// Lines of the file of secrets during an overlap: the statement, both, the end.
-const TWO_SECRETS: usize = 4;
 /// Requests that a load must make before and after something happens.
 const SOME: usize = 10;
 
@@ -411,173 +405,4 @@ fn serves_again(world: &World, local: SocketAddr) {
     wait::until("the node serves", SETTLE, || {
         world.curl().get(local, "/version").ok().filter(|answer| answer.status == 200)
     });
-}
-
-/// The library of faketime, which shows a process another wall clock.
-fn faketime() -> PathBuf {
-    let places = fs::read_dir("/usr/lib").expect("Debian has it").flatten();
-    let mut files = places.map(|place| place.path().join("faketime/libfaketime.so.1"));
-    files.find(|file| file.exists()).expect("the package libfaketime is installed")
-}
-
-/// Starts a node whose wall clock follows the file `clock`.
-fn with_a_clock(world: &World, node: &str, clock: &Path) -> Process {
-    let mut command = Command::new(meshport());
-    command.arg("run").arg("--config").arg(world.path(&format!("{node}.toml")));
-    command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", clock);
-    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    Process::start(node, &mut command, &world.path(&format!("{node}-clock.log")))
-}
-
-/// Lets a node run without its sandbox: the library looks at its file each time.
-fn without_sandbox(world: &World, node: &str) {
-    let config = world.path(&format!("{node}.toml"));
-    let text = fs::read_to_string(&config).expect("the node has settings");
-    fs::write(&config, format!("sandbox = false\n{text}")).expect("the folder can be written");
-}
-
-#[test]
-#[ignore = "needs the library of faketime: ./tests/run e2e"]
-fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
-    let mut world = two_nodes_with_an_echo();
-    let clock = world.path("clock");
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    world.kill("worker-b");
-    without_sandbox(&world, "worker-b");
-    let daemon = with_a_clock(&world, "worker-b", &clock);
-    let local = world.at("worker-b").local;
-    serves_again(&world, local);
-    let mut open = session(&world, "worker-b");
-    // All credentials of this mesh are minutes old.
-    fs::write(&clock, "-1d\n").expect("the world's folder can be written");
-    let mut next = wait::now();
-    wait::throughout("sessions go on, and new ones come about", BACK, || {
-        wait::pace(&mut next, Duration::from_millis(200));
-        let served = world.curl().get(local, "/version").is_ok_and(|it| it.status == 200);
-        served && answers(&mut open) && world.at("cp-a").alive() == 2
-    });
-    let warnings = || world.at("worker-b").status().map(|it| it["warnings"].to_string());
-    let said = warnings().expect("it answers");
-    println!("{said}");
-    assert!(said.contains("this machine's clock is wrong"), "{said}");
-    drop(daemon);
-
-    // A start cannot know that the clock was right before.
-    let mut daemon = with_a_clock(&world, "worker-b", &clock);
-    assert_eq!(daemon.ended(SETTLE).code(), Some(4));
-    let output = daemon.output();
-    let said = output.lines().last().expect("it says why").to_owned();
-    println!("{said}");
-    for words in ["worker-b/credential: is not valid before", "Correct this machine's clock"] {
-        assert!(said.contains(words), "{words}: {said}");
-    }
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    let _daemon = with_a_clock(&world, "worker-b", &clock);
-    serves_again(&world, local);
-    assert_eq!(warnings().as_deref(), Some("[]"));
-}
-
-#[test]
-#[ignore = "needs the library of faketime: ./tests/run e2e"]
-fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
-    let mut world = two_nodes();
-    // Two days after the credentials were made, so that they are valid a day earlier as well.
-    let clock = world.path("clock");
-    fs::write(&clock, "+2d\n").expect("the world's folder can be written");
-    world.kill("worker-b");
-    without_sandbox(&world, "worker-b");
-    let daemon = with_a_clock(&world, "worker-b", &clock);
-    let local = world.at("worker-b").local;
-    serves_again(&world, local);
-    let load = load(&world);
-    for jump in ["+3d\n", "+1d\n", "+2d\n"] {
-        fs::write(&clock, jump).expect("the world's folder can be written");
-        load.goes_on(2 * SOME, SETTLE);
-        // A jump ahead is not believed at once.
-        let mut next = wait::now();
-        wait::throughout("it answers", BELIEVED + Duration::from_secs(3), || {
-            wait::pace(&mut next, Duration::from_millis(200));
-            world.at("worker-b").status().is_some()
-        });
-    }
-    unharmed(load);
-    // Restarted with a clock that is a day behind: everything it signs and sends is older than
-    // before.
-    fs::write(&clock, "+1d\n").expect("the world's folder can be written");
-    daemon.kill();
-    let daemon = with_a_clock(&world, "worker-b", &clock);
-    serves_again(&world, local);
-    wait::until("it is a member again", SETTLE, || {
-        (world.at("cp-a").alive() == 2 && world.at("worker-b").alive() == 2).then_some(())
-    });
-    drop(daemon);
-}
-
-#[test]
-#[ignore = "needs the library of faketime: ./tests/run e2e"]
-fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
-    let mut world = two_nodes();
-    let clock = world.path("clock");
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    world.kill("worker-b");
-    without_sandbox(&world, "worker-b");
-    let _daemon = with_a_clock(&world, "worker-b", &clock);
-    let local = world.at("worker-b").local;
-    serves_again(&world, local);
-    let config = world.path("cp-a.toml");
-    run_ok(
-        &meshport().to_string_lossy(),
-        &["rotate-secret", "--config", &config.to_string_lossy()],
-    );
-    let secrets = || fs::read_to_string(world.at("worker-b").state().join("mesh.secret")).ok();
-    let both = wait::until("it has the new secret and the former", SETTLE, || {
-        secrets().filter(|text| text.lines().count() == TWO_SECRETS)
-    });
-    fs::write(&clock, "+400d\n").expect("the world's folder can be written");
-    wait::until("by its clock all others have ended", BELIEVED + SETTLE, || {
-        (world.at("worker-b").alive() == 1).then_some(())
-    });
-    let mut next = wait::now();
-    wait::throughout("it is alone", BACK, || {
-        wait::pace(&mut next, Duration::from_secs(1));
-        world.at("worker-b").alive() == 1
-    });
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    let begun = wait::now();
-    wait::until("it serves, and both know each other", SOON, || {
-        let served = world.curl().get(local, "/version").is_ok_and(|it| it.status == 200);
-        (served && world.at("cp-a").alive() == 2 && world.at("worker-b").alive() == 2).then_some(())
-    });
-    println!("back {:?} after the clock is right", begun.elapsed());
-    assert_eq!(secrets(), Some(both), "the former secret was erased long before its end");
-}
-
-#[test]
-#[ignore = "needs the library of faketime: ./tests/run e2e"]
-fn a_clock_that_is_400_days_ahead_for_20_s_cuts_nothing() {
-    let mut world = two_nodes_with_an_echo();
-    let clock = world.path("clock");
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    world.kill("cp-a");
-    without_sandbox(&world, "cp-a");
-    let _daemon = with_a_clock(&world, "cp-a", &clock);
-    let local = world.at("worker-b").local;
-    serves_again(&world, local);
-    let mut open = session(&world, "worker-b");
-    let load = load(&world);
-    fs::write(&clock, "+400d\n").expect("the world's folder can be written");
-    // All open sessions are judged anew now, as each is from time to time.
-    let config = world.at("cp-a").config();
-    let text = fs::read_to_string(config).expect("the node has settings");
-    fs::write(config, format!("{text}allow = [\"site:b\"]\n")).expect("the folder can be written");
-    let said = world.at("cp-a").ask("reload", &[]);
-    assert!(said.contains("allow"), "{said}");
-    let mut next = wait::now();
-    wait::throughout("the session goes on", BACK, || {
-        wait::pace(&mut next, Duration::from_millis(200));
-        answers(&mut open) && world.at("cp-a").alive() == 2
-    });
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    unharmed(load);
-    assert!(answers(&mut open), "the session ended later");
 }
