@@ -485,7 +485,7 @@ impl Driver {
         let all = self.core.discovery().revocations().clone();
         let (what, at) = (&revocation.revoked, revocation.at);
         close_revoked_sessions(&all, &self.mesh, &self.sessions);
-        self.fall_back(&all);
+        self.fall_back();
         let own = all.covering(&self.state.identity.credential);
         if own.is_some_and(|it| it.successor().is_none()) {
             // No node serves this one any longer: end sessions now, so that clients need not wait

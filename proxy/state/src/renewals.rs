@@ -122,6 +122,12 @@ impl StateDir {
         self.store_credential(next, Existing::Replace)
     }
 
+    /// Writes a renewed credential as the one before the stored one, which has not begun.
+    pub fn store_former(&self, next: &Credential, base: &Credential) -> Result<(), Error> {
+        self.store_text(BASE, &base.to_text(), Existing::Replace)?;
+        self.store_text(FORMER, &next.to_text(), Existing::Replace)
+    }
+
     /// The credential before `present`, if that one can be used and `present` cannot: it was
     /// revoked with its issuer, or is not valid yet. Then the clock is behind, or that of an issuer
     /// was ahead.

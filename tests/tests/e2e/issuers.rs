@@ -38,7 +38,7 @@ fn issuers(lifetime: &str) -> World {
     world.node(&NodePlan::new("cp-b", "near").role("issuer").role("relay"));
     world.meet();
     for issuer in ["cp-a", "cp-b"] {
-        delegate(&world, "cp-a", issuer, lifetime);
+        delegate(&world, "cp-a", issuer, &["--credential-ttl", lifetime]);
     }
     // The line for one of them is of no use to the other.
     let line = world.path("mandate-cp-a").to_string_lossy().into_owned();
@@ -52,15 +52,15 @@ fn issuers(lifetime: &str) -> World {
 
 /// Gives a member a mandate, signed where the authority's key is.
 #[track_caller]
-fn delegate(world: &World, signer: &str, issuer: &str, lifetime: &str) {
-    let flags = ["delegate", issuer, "--credential-ttl", lifetime, "--ttl", "4h"];
+pub(crate) fn delegate(world: &World, signer: &str, issuer: &str, flags: &[&str]) {
+    let flags = [&["delegate", issuer, "--ttl", "4h"], flags].concat();
     let file = world.path(&format!("mandate-{issuer}"));
     fs::write(&file, ok(world, signer, &flags)).expect("written");
     let said = ok(world, issuer, &["delegate", "--install", &file.to_string_lossy()]);
     assert!(said.contains(&format!("{issuer} may renew credentials")), "{said}");
 }
 
-fn expires_at(world: &World, node: &str) -> u64 {
+pub(crate) fn expires_at(world: &World, node: &str) -> u64 {
     let status = world.at(node).status().expect("the daemon answers");
     status["credential_expires_at"].as_u64().expect("a time")
 }

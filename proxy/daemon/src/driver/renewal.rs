@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, Issued, Mandate, NodeId, Revocations, Role};
+use meshport_config::{Credential, Issued, Mandate, NodeId, Role, UnixSeconds};
 use meshport_core::node::NodeCore;
 use meshport_core::renewal::{
     Asked, MAX_ISSUERS, MAX_RELAYS, Refusal, Reply, Request, Setback, check_issued, check_relayed,
@@ -59,11 +59,7 @@ impl Driver {
         if let Some(left) = self.state.renewals.erase_ended(now, wall) {
             self.offer(Write::Mandate(Box::new(left)));
         }
-        if let Some(next) = self.state.renewals.take_early(wall)
-            && let Err(error) = self.change_identity(Change::Renewed(Box::new(next)), None)
-        {
-            warn!(%error, "the stored credential is unusable");
-        }
+        self.follow_clock(wall);
         let own = self.state.identity.credential.clone();
         let (core, renewals) = (&self.core, &mut self.state.renewals);
         let is_issuer = renewals.issuer.is_some();
@@ -129,10 +125,9 @@ impl Driver {
             return;
         }
         self.state.renewals.take_stored(write);
-        if let Err(error) =
-            self.change_identity(Change::Renewed(Box::new(write.next.clone())), None)
-        {
-            self.lose_renewal(error.to_string());
+        match self.change_identity(Change::Renewed(Box::new(write.next.clone())), None) {
+            Ok(()) => self.state.renewals.keep_early(write.early.clone()),
+            Err(error) => self.lose_renewal(error.to_string()),
         }
     }
 
@@ -142,23 +137,44 @@ impl Driver {
         self.state.renewals.seeker.handle_lost(error, clock::now());
     }
 
-    /// Returns to the previous credential if the current one was revoked with its issuer: the node
-    /// itself is not revoked.
-    pub(crate) fn fall_back(&mut self, revoked: &Revocations) {
-        let own = &self.state.identity.credential;
-        let former = self.state.renewals.former(own, revoked, clock::wall());
+    /// Uses the credential on disk once it has begun, and the one before it while it has not.
+    fn follow_clock(&mut self, wall: UnixSeconds) {
+        let own = self.state.identity.credential.clone();
+        if let Some(next) = self.state.renewals.take_early(&own, wall) {
+            if let Err(error) = self.change_identity(Change::Renewed(Box::new(next)), None) {
+                warn!(%error, "the stored credential is unusable");
+            }
+        } else if wall < own.valid_from() {
+            self.fall_back();
+        }
+    }
+
+    /// Returns to the previous credential if the current one was revoked with its issuer, while the
+    /// node itself is not, or has not begun.
+    pub(crate) fn fall_back(&mut self) {
+        let (own, wall) = (self.state.identity.credential.clone(), clock::wall());
+        let revoked = self.core.discovery().revocations();
+        let is_revoked = revoked.covering(&own).is_some();
+        let former = self.state.renewals.former(&own, revoked, wall);
         let Some(former) = former.cloned() else { return };
         let until = former.expires_at;
-        match self.change_identity(Change::Renewed(Box::new(former)), None) {
-            Ok(()) => {
-                self.state.renewals.seeker.hurry(clock::now());
-                warn!(
-                    %until,
-                    "the issuer of this node's credential is revoked; using the previous \
-                     credential until another issuer renews it"
-                );
-            }
-            Err(error) => warn!(%error, "the previous credential is unusable"),
+        if let Err(error) = self.change_identity(Change::Renewed(Box::new(former)), None) {
+            return warn!(%error, "the previous credential is unusable");
+        }
+        if is_revoked {
+            self.state.renewals.seeker.hurry(clock::now());
+            warn!(
+                %until,
+                "the issuer of this node's credential is revoked; using the previous credential \
+                 until another issuer renews it"
+            );
+        } else {
+            self.state.renewals.keep_early(Some((*own).clone()));
+            warn!(
+                %until, valid_from = %own.issued_at, clock = %wall,
+                "the current credential is not valid yet by this machine's clock; using the \
+                 previous one until it is, or an issuer renews it"
+            );
         }
     }
 

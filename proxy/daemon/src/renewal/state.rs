@@ -20,6 +20,8 @@ pub(crate) struct RenewalWrite {
     /// The last one not signed by an issuer.
     pub(crate) base: Credential,
     pub(crate) former: Credential,
+    /// The one on disk, which stays there: it has not begun, and expires after `next`.
+    pub(crate) early: Option<Credential>,
 }
 
 /// See the module's description.
@@ -59,11 +61,17 @@ impl Renewals {
     /// The values to store when `next` is to follow `own`.
     pub(crate) fn write(&self, own: &Credential, next: Credential) -> RenewalWrite {
         let base = self.base.as_ref().filter(|_| own.is_renewal()).unwrap_or(own);
-        RenewalWrite { next, base: base.clone(), former: own.clone() }
+        let early = self.early.clone().filter(|it| it.expires_at > next.expires_at);
+        RenewalWrite { next, base: base.clone(), former: own.clone(), early }
     }
 
     pub(crate) fn take_stored(&mut self, write: &RenewalWrite) {
         (self.base, self.former) = (Some(write.base.clone()), Some(write.former.clone()));
+    }
+
+    /// The credential on disk has not begun and is used later.
+    pub(crate) fn keep_early(&mut self, early: Option<Credential>) {
+        self.early = early;
     }
 
     /// Follows a change of the credential.
@@ -73,22 +81,26 @@ impl Renewals {
         self.early = None;
     }
 
-    /// The credential on disk, once the clock has reached its start.
-    pub(crate) fn take_early(&mut self, wall: UnixSeconds) -> Option<Credential> {
-        self.early.take_if(|it| it.valid_from() <= wall)
+    /// The credential on disk, once the clock has reached its start; `own` is then the one before
+    /// it.
+    pub(crate) fn take_early(&mut self, own: &Credential, wall: UnixSeconds) -> Option<Credential> {
+        let next = self.early.take_if(|it| it.valid_from() <= wall)?;
+        self.former = Some(own.clone());
+        Some(next)
     }
 
-    /// The credential to return to if the current one was revoked with its issuer.
+    /// The credential to return to if the current one was revoked with its issuer, or has not
+    /// begun: the clock went back, or was ahead when an issuer signed it.
     pub(crate) fn former(
         &self,
         own: &Credential,
         revoked: &Revocations,
         now: UnixSeconds,
     ) -> Option<&Credential> {
-        let is_lost = own.is_renewal() && revoked.covering(own).is_some();
-        let former = self.former.as_ref().filter(|_| is_lost && !revoked.has_node(&own.node))?;
-        let opens = former.node == own.node && now < former.expires_at;
-        (opens && revoked.covering(former).is_none()).then_some(former)
+        let is_unusable = now < own.valid_from() || revoked.covering(own).is_some();
+        let is_lost = own.is_renewal() && is_unusable && !revoked.has_node(&own.node);
+        let former = self.former.as_ref().filter(|it| is_lost && it.node == own.node)?;
+        (former.is_valid_at(now) && revoked.covering(former).is_none()).then_some(former)
     }
 
     /// The mandate without turns that have certainly ended, if more have since the last call; their
@@ -114,7 +126,7 @@ impl Renewals {
 
 #[cfg(test)]
 mod tests {
-    use meshport_config::{AuthorityKey, Terms};
+    use meshport_config::{AuthorityKey, NodeKey, Terms};
     use meshport_core::testing::{WALL, credential};
     use rand_core::OsRng;
 
@@ -158,9 +170,9 @@ mod tests {
         let known = KnownRenewals { early: Some(stored.clone()), ..KnownRenewals::default() };
         let mut renewals = Renewals::new(known, &stored);
         let begins = stored.valid_from();
-        assert_eq!(renewals.take_early(UnixSeconds(begins.0 - 1)), None);
-        assert_eq!(renewals.take_early(begins), Some(stored));
-        assert_eq!(renewals.take_early(begins), None);
+        assert_eq!(renewals.take_early(&stored, UnixSeconds(begins.0 - 1)), None);
+        assert_eq!(renewals.take_early(&stored, begins), Some(stored.clone()));
+        assert_eq!(renewals.take_early(&stored, begins), None);
     }
 
     #[test]
@@ -169,7 +181,47 @@ mod tests {
         let known = KnownRenewals { early: Some(stored.clone()), ..KnownRenewals::default() };
         let mut renewals = Renewals::new(known, &stored);
         renewals.follow(&stored, clock::now());
-        assert_eq!(renewals.take_early(stored.valid_from()), None);
+        assert_eq!(renewals.take_early(&stored, stored.valid_from()), None);
+    }
+
+    /// As the issuer signs it for itself.
+    fn renewed(renewals: &Renewals, own: &Credential, wall: UnixSeconds) -> Credential {
+        let mandate = renewals.issuer.as_ref().expect("it has one").mandate();
+        let issued = mandate.renew(own, wall).expect("it is in force");
+        issued.countersign(&NodeKey::from_bytes([3; 32])).expect("its own key")
+    }
+
+    #[test]
+    fn a_credential_from_the_future_waits_behind_the_one_before_it_and_its_renewals() {
+        let (mut renewals, own, none) = (renewals(), credential(3, "node"), Revocations::default());
+        let future = renewed(&renewals, &own, WALL.saturating_add(60 * DAY_S));
+        renewals.take_stored(&renewals.write(&own, future.clone()));
+        assert_eq!(renewals.former(&future, &none, future.valid_from()), None);
+        let before = UnixSeconds(future.valid_from().0 - 1);
+        assert_eq!(renewals.former(&future, &none, before), Some(&own));
+        assert_eq!(renewals.former(&own, &none, UnixSeconds(own.valid_from().0 - 1)), None);
+        renewals.keep_early(Some(future.clone()));
+
+        // The issuer signs for itself again.
+        let next = renewed(&renewals, &own, WALL);
+        let write = renewals.write(&own, next.clone());
+        assert_eq!(write.early, Some(future.clone()));
+        renewals.take_stored(&write);
+        renewals.follow(&next, clock::now());
+        renewals.keep_early(write.early);
+        let taken = renewals.take_early(&next, future.valid_from());
+        assert_eq!(taken.as_ref(), Some(&future));
+        assert_eq!(renewals.former(&future, &none, before), None, "it has expired");
+        assert_eq!(renewals.former(&future, &none, WALL), Some(&next));
+    }
+
+    #[test]
+    fn a_stored_credential_that_ends_first_is_replaced() {
+        let (mut renewals, own) = (renewals(), credential(3, "node"));
+        let stored = renewed(&renewals, &own, WALL);
+        renewals.keep_early(Some(stored));
+        let next = renewed(&renewals, &own, WALL.saturating_add(1));
+        assert_eq!(renewals.write(&own, next).early, None);
     }
 
     #[test]

@@ -162,6 +162,15 @@ fn a_credential_that_is_not_valid_yet_leaves_its_node_the_one_before() {
     assert_eq!(state.renewals(&first).early, Some(next.clone()));
     assert_eq!(state.identity(later).expect("whole").credential, next);
     assert_eq!(state.renewals(&next).early, None);
+    // An issuer renews the former one meanwhile.
+    let soon = NOW.saturating_add(60);
+    let renewed = mandate.renew(&first, soon).and_then(|it| it.countersign(&node_key));
+    let renewed = renewed.expect("signed");
+    state.store_former(&renewed, &first).expect("stored");
+    assert_eq!(state.identity(soon).expect("the former one").credential, renewed);
+    assert_eq!(state.renewals(&renewed).early.as_ref(), Some(&next));
+    assert_eq!(state.identity(later).expect("whole").credential, next);
+    state.store_former(&first, &first).expect("stored");
     // The former one has expired, and the other one has not begun.
     let between = NOW.saturating_add(2 * DAY);
     let text = message(state.identity(between));

@@ -2,11 +2,14 @@
 //! is right.
 
 use super::*;
+use crate::issuers::{delegate, expires_at};
 
 /// How long a clock that is a day behind is watched: some rounds of gossip and of probes.
 const BACK: Duration = Duration::from_secs(20);
 /// How long a clock must be ahead before it is believed.
 const BELIEVED: Duration = Duration::from_secs(30);
+/// How often an issuer looks at the clock.
+const LOOKS: Duration = Duration::from_secs(30);
 /// How soon a node is back once its clock is right.
 const SOON: Duration = Duration::from_secs(10);
 /// Lines of the file of secrets during an overlap: the statement, both, the end.
@@ -179,4 +182,44 @@ fn a_clock_that_is_400_days_ahead_for_20_s_cuts_nothing() {
     fs::write(&clock, "+0d\n").expect("the world's folder can be written");
     unharmed(load);
     assert!(answers(&mut open), "the session ended later");
+}
+
+#[test]
+#[ignore = "needs the library of faketime: ./tests/run e2e"]
+fn an_issuer_with_a_credential_from_the_future_returns_to_the_one_before() {
+    let mut world = World::new();
+    world.node(&NodePlan::new("cp-a", "a"));
+    world.node(&NodePlan::new("cp-b", "b").role("issuer").lifetime("24m"));
+    world.meet();
+    let flags = ["--credential-ttl", "24m", "--role", "node", "--role", "issuer"];
+    delegate(&world, "cp-a", "cp-b", &flags);
+    let clock = world.path("clock");
+    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    world.kill("cp-b");
+    without_sandbox(&world, "cp-b");
+    let daemon = with_a_clock(&world, "cp-b", &clock);
+    let both = |world: &World| world.at("cp-a").alive() == 2 && world.at("cp-b").alive() == 2;
+    wait::until("both know each other", SETTLE, || both(&world).then_some(()));
+    let first = expires_at(&world, "cp-b");
+    // Seven minutes before the end by its clock.
+    fs::write(&clock, "+17m\n").expect("the world's folder can be written");
+    let future = wait::until("it signs for itself", BELIEVED + LOOKS + SETTLE, || {
+        Some(expires_at(&world, "cp-b")).filter(|it| *it > first)
+    });
+    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    wait::until("it uses the one before", SOON, || {
+        (expires_at(&world, "cp-b") == first).then_some(())
+    });
+    said(&daemon, "the current credential is not valid yet by this machine's clock");
+    wait::until("both know each other", SOON, || both(&world).then_some(()));
+    // A restart changes nothing, and the later one counts once it has begun.
+    drop(daemon);
+    let _daemon = with_a_clock(&world, "cp-b", &clock);
+    wait::until("it uses the one before", SETTLE, || {
+        (world.at("cp-b").status()?["credential_expires_at"] == first).then_some(())
+    });
+    fs::write(&clock, "+17m\n").expect("the world's folder can be written");
+    wait::until("it uses the one that has begun", BELIEVED + SETTLE, || {
+        (expires_at(&world, "cp-b") == future).then_some(())
+    });
 }

@@ -24,7 +24,7 @@ fn a_node_that_reaches_its_issuer_only_through_a_relay_is_renewed() {
     let origin = NodePlan::new("cp", "b").role("issuer").role(&format!("origin:{SERVICE}"));
     world.node(&origin.settings(&echo::offer(address)));
     world.node(&NodePlan::new("relay", "c").role("relay"));
-    delegate(&world, "cp", "cp", LIFETIME);
+    delegate(&world, "cp", "cp", &["--credential-ttl", LIFETIME]);
     world.node(&NodePlan::new("worker", "a").lifetime(LIFETIME).settings(&echo::usage()));
     world.meet();
     world.shaper().set_down(Cut::Between("a".to_owned(), "b".to_owned()), true);
