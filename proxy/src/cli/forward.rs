@@ -222,7 +222,10 @@ impl Forward<'_> {
         loop {
             tokio::select! {
                 () = self.leaf.changed() => {
-                    self.leaf.check_revoked()?;
+                    if let Err(revoked) = self.leaf.check_revoked() {
+                        child::terminate(command).await;
+                        return Err(revoked);
+                    }
                     self.storage.take_secrets(&mut self.leaf).await;
                     let now = self.leaf.destination();
                     self.tell_change(local, last.as_ref(), now.as_ref());

@@ -1,16 +1,18 @@
 //! The command that `meshport forward --exec` runs.
 //!
 //! It has the terminal and receives signals as if started directly; its exit code is passed on. If
-//! the forward ends first, the command is terminated.
+//! the forward ends first, the command is terminated, with time to clean up.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IsTerminal};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{self, Command};
+use tokio::time::timeout;
 
 use super::EndSignal;
 use super::context::TemporaryKubeconfig;
@@ -20,6 +22,8 @@ use meshport_daemon::Error;
 const ADDRESS: &str = "MESHPORT_ADDRESS";
 /// The offset that shells add to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
+/// How long the command may take to end after SIGTERM: to clean up, not to finish.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// A running command.
 #[derive(Debug)]
@@ -77,6 +81,16 @@ pub(super) async fn ended(child: &mut Option<Child>) -> Result<u8, Error> {
     let Some(child) = child else { return std::future::pending().await };
     let status = child.process.wait().await.map_err(Error::io("wait for the command"))?;
     Ok(code(status))
+}
+
+/// Ends the command, if there is one, and kills it if it does not end in time.
+pub(super) async fn terminate(child: Option<Child>) {
+    let Some(mut child) = child else { return };
+    child.pass_on(EndSignal::Terminate);
+    if timeout(END_LIMIT, child.process.wait()).await.is_err() {
+        // It may just have ended.
+        let _ = child.process.kill().await;
+    }
 }
 
 fn code(status: ExitStatus) -> u8 {
