@@ -246,7 +246,11 @@ fn period(text: &str, min: Duration, max: Duration) -> Option<Duration> {
 /// A value for a message: as written if it is short, otherwise its type.
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
-        DeValue::String(text) => shown(text),
+        // A user or a path may be a secret, see `HttpUrl::redacted`.
+        DeValue::String(text) => match text.split_once("://") {
+            Some((scheme, _)) => shown(&format!("{scheme}://REDACTED")),
+            None => shown(text),
+        },
         DeValue::Integer(number) => shown(&number.to_string()).replace('"', ""),
         DeValue::Float(number) => shown(&number.to_string()).replace('"', ""),
         DeValue::Boolean(flag) => flag.to_string(),

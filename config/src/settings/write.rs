@@ -378,5 +378,9 @@ mod tests {
         let expected = "events.url: \"https://a.example:443/REDACTED\" > \
                         \"https://a.example:443/REDACTED\"";
         assert_eq!(shown(&with("one"), &with("two")), [expected]);
+        let wrong = with("one").replace("https://", "https://me:secret@");
+        let problems = parse(&wrong).expect_err("no user");
+        let said = problems.iter().map(ToString::to_string).collect::<String>();
+        assert!(said.contains("events.url is \"https://REDACTED\";"), "{said}");
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct CheckReport {
     /// Warnings with an id.
     #[serde(skip)]
     pub(crate) found: Vec<Finding>,
-    /// The settings with every default; absent if the file has problems.
+    /// The settings with every default, without secrets; absent if the file has problems.
     pub(crate) effective: Option<Settings>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn check(
     check_state(&settings, now, &mut report);
     check_services(&settings, &mut report);
     report.ok = report.obstacles.is_empty();
-    report.effective = Some(settings);
+    report.effective = Some(settings.redacted());
     Ok(report)
 }
 

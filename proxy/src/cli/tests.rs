@@ -437,6 +437,12 @@ fn check_finds_everything_at_once_and_starts_nothing() {
     assert!(warnings.contains(doubt), "{warnings}");
     let json = serde_json::to_value(&around).expect("it has JSON");
     assert_eq!(json["effective"]["site"], "ams");
+    let posting = check("site = \"nyc\"\n[events]\nurl = \"https://a.example/x?token=t0ken\"\n");
+    let shown = posting.effective.expect("it has no problems").to_toml();
+    assert!(
+        shown.contains("https://a.example:443/REDACTED") && !shown.contains("t0ken"),
+        "{shown}"
+    );
     assert!(!worker.join("generation").exists() && !worker.join("meshport.sock").exists());
 }
 
