@@ -1,5 +1,7 @@
 //! Verbs that only ask the daemon.
 
+use std::fs;
+use std::os::unix::fs::chown;
 use std::process::Command;
 use std::time::Duration;
 
@@ -57,4 +59,66 @@ fn the_version_of_the_daemon_is_told_and_its_status_watched() {
     wait::until("it says so", SETTLE, || {
         pages.output().contains("no daemon answers").then_some(())
     });
+}
+
+/// The user that owns nothing.
+const USER: u32 = 65534;
+
+#[test]
+#[ignore = "needs root for another user: ./tests/run e2e"]
+fn another_user_is_told_to_ask_as_the_user_of_the_daemon() {
+    let world = one_node();
+    let home = tempfile::tempdir().expect("a folder");
+    chown(home.path(), Some(USER), Some(USER)).expect("root may");
+    let (user, program) = (USER.to_string(), home.path().join("program"));
+    // The checkout may be closed to other users.
+    fs::copy(meshport(), &program).expect("copied");
+    let state = world.at("cp").state();
+    let ask = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(&program);
+        command.args(words).arg("--state-dir").arg(state);
+        command.env("HOME", home.path()).current_dir(home.path()).output().expect("it runs")
+    };
+    let verbs = [
+        "status",
+        "routes",
+        "stats",
+        "explain",
+        "peers",
+        "peers --seeds",
+        "ping cp",
+        "credentials",
+        "drain",
+        "undrain",
+        "reload",
+        "upgrade",
+        "health",
+        "wait --timeout 1s",
+        "version",
+        "doctor",
+        "support-bundle",
+        "renew",
+        "rotate-key",
+        "rotate-secret",
+        "revoke cp",
+        "delegate cp",
+        "leave",
+    ];
+    for verb in verbs {
+        let output = ask(&verb.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let remedies =
+            ["Run this as the user of the daemon, or as root", "as the same user or as root"];
+        assert!(remedies.iter().any(|it| said.contains(it)), "{verb}: {said}");
+        for wrong in ["panicked", "no daemon runs", "Start the daemon", "has stopped"] {
+            assert!(!said.contains(wrong), "{verb}: {wrong}: {said}");
+        }
+        let done = ["version", "doctor", "support-bundle"].contains(&verb);
+        assert!(
+            matches!(output.status.code(), Some(0..=6)) && output.status.success() == done,
+            "{verb}: {}",
+            output.status
+        );
+    }
 }
