@@ -1,12 +1,14 @@
 //! Clients of a node that hold its local address: they say nothing, or a byte now and then. Others
 //! are refused at once, other services do not notice, and nothing remains when they leave. And a
-//! local address that another process has when the daemon starts.
+//! local address that another process has when the daemon starts, or that the machine does not have
+//! yet.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use meshport_tests::echo::{self, SERVICE, answers, session};
+use meshport_tests::netns::{self, Namespace};
 use meshport_tests::process::{meshport, run};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -163,6 +165,36 @@ fn a_local_address_that_is_taken_does_not_stop_the_node() {
     });
     wait::until("the warning is gone", SETTLE, || {
         (!warnings_of(&world, "cp-a").contains("MP101")).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "needs root for a network namespace: ./tests/run e2e"]
+fn a_local_address_that_the_machine_gets_later_is_served_then() {
+    netns::remove_stale();
+    let host = Namespace::new();
+    let local: SocketAddr = "10.79.0.7:7000".parse().expect("an address");
+    host.inside(|| {
+        let (mut world, (echo, _)) = (World::new(), echo::serve());
+        let origin = NodePlan::new("cp-1", "a").role(&format!("origin:{SERVICE}"));
+        world.node(&origin.settings(&echo::offer(echo)));
+        let listens =
+            format!("\n[service.{SERVICE}]\nlisten = [\"{local}\"]\nallow-remote-clients = true\n");
+        world.node(&NodePlan::new("worker", "a").settings(&listens));
+        world.meet();
+        let warned = warnings_of(&world, "worker");
+        assert!(warned.contains(&local.to_string()) && warned.contains("MP101"), "{warned}");
+        assert!(TcpStream::connect_timeout(&local, AT_ONCE).is_err(), "nobody has the address");
+
+        host.ip(&["addr", "add", &format!("{}/32", local.ip()), "dev", "lo"]);
+        wait::until("clients are served", SETTLE, || {
+            let mut client = TcpStream::connect(local).ok()?;
+            client.set_read_timeout(Some(AT_ONCE)).ok()?;
+            answers(&mut client).then_some(())
+        });
+        wait::until("the warning is gone", SETTLE, || {
+            (!warnings_of(&world, "worker").contains("MP101")).then_some(())
+        });
     });
 }
 
