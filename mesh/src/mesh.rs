@@ -341,7 +341,8 @@ impl Mesh {
     }
 
     /// Length in bytes of the largest IP packet known to reach a peer; `None` without a connection,
-    /// and while fragments carry what is longer than the path allows. A new connection starts low and probes for more.
+    /// and while fragments carry what is longer than the path allows. A new connection starts low
+    /// and probes for more.
     pub fn path_mtu(&self, to: &NodeId) -> Option<u16> {
         let shard = self.shard(to);
         let remote = shard.link.turn(|core, now| match core.is_split(to, now.instant) {
