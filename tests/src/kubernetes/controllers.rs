@@ -1,4 +1,4 @@
-//! Controller managers, which talk only to the local address.
+//! Controller managers and schedulers, which talk only to the local address.
 
 use std::path::Path;
 
@@ -20,16 +20,30 @@ impl Cluster {
         self.start(name, at, Path::new("env"), &all);
     }
 
+    /// Starts a scheduler with leader election.
+    pub fn start_scheduler(&mut self, name: &str, at: usize) {
+        let flags = self.leader_flags(name, "scheduler");
+        self.start(name, at, &program("kube-scheduler"), &flags);
+    }
+
     fn controllers_flags(&self, name: &str) -> Vec<String> {
-        let config = self.pki.kubeconfig("controllers", LOCAL, Some("controllers"));
+        let mut flags = self.leader_flags(name, "controllers");
+        flags.extend([
+            "--use-service-account-credentials=true".to_owned(),
+            format!("--service-account-private-key-file={}", self.pki.text("sa.key")),
+            format!("--root-ca-file={}", self.pki.text("ca.crt")),
+        ]);
+        flags
+    }
+
+    /// Flags of a program that competes for a lease, with the certificate of this client.
+    fn leader_flags(&self, name: &str, client: &str) -> Vec<String> {
+        let config = self.pki.kubeconfig(client, LOCAL, Some(client));
         vec![
             format!("--kubeconfig={}", config.display()),
             format!("--authentication-kubeconfig={}", config.display()),
             format!("--authorization-kubeconfig={}", config.display()),
             "--leader-elect=true".to_owned(),
-            "--use-service-account-credentials=true".to_owned(),
-            format!("--service-account-private-key-file={}", self.pki.text("sa.key")),
-            format!("--root-ca-file={}", self.pki.text("ca.crt")),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--cert-dir={}", self.path(name).display()),
         ]

@@ -81,6 +81,12 @@ impl Kubectl {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
+    /// The holder of a lease of the control plane, and how often it has changed.
+    pub fn lease(&self, name: &str) -> String {
+        let path = "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}";
+        self.ok(&["-n", "kube-system", "get", "lease", name, "-o", path])
+    }
+
     /// Applies an object as given.
     #[track_caller]
     pub fn apply(&self, object: &str) {

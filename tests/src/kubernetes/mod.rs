@@ -179,6 +179,7 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("mk").tempdir().expect("a temporary folder");
         let pki = Pki::new(&folder.path().join("pki"));
         pki.client("controllers", "system:kube-controller-manager", None);
+        pki.client("scheduler", "system:kube-scheduler", None);
         // A kubelet's rights suffice to read the cluster's list of apiservers.
         pki.client("lister", "system:node:lister", Some("system:nodes"));
         pki.kubeconfig("lister", LOCAL, Some("lister"));

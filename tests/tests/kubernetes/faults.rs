@@ -116,12 +116,6 @@ impl Clients {
     }
 }
 
-/// The holder of the controllers' lease, and how often it has changed.
-fn lease(direct: &Kubectl) -> String {
-    let path = "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}";
-    direct.ok(&["-n", "kube-system", "get", "lease", "kube-controller-manager", "-o", path])
-}
-
 /// Restarts the controllers and a second set that waits for their lease, and returns its holder.
 ///
 /// Each lost watch doubles client-go's own pause before it lists again, up to half a minute, and
@@ -131,7 +125,7 @@ fn restart_controllers(cluster: &mut Cluster, clients: &mut Clients) -> String {
     cluster.start_controllers("controllers", WORKER);
     clients.reaction(wait::now());
     cluster.start_controllers("controllers-standby", 3);
-    lease(&clients.direct)
+    clients.direct.lease("kube-controller-manager")
 }
 
 /// Prints the median of each figure of each fault.
@@ -213,7 +207,11 @@ fn clients_get_over_every_fault_of_their_apiserver() {
         let after = faults.get(at + 2).map_or(&[][..], |next| next.flags());
         all.push(play(&mut cluster, &mut clients, *fault, after));
         assert!(cluster.process("controllers").is_running(), "the controllers gave up");
-        assert_eq!(lease(&clients.direct), holder, "the controllers' lease changed hands");
+        assert_eq!(
+            clients.direct.lease("kube-controller-manager"),
+            holder,
+            "the controllers' lease changed hands"
+        );
     }
     print_medians(&all);
     all.iter().for_each(Noticed::assert);

@@ -26,6 +26,9 @@ const MAX_FAILED: usize = 5;
 const MAX_SILENCE: Duration = Duration::from_secs(4);
 /// etcd's default.
 const ELECTION: Duration = Duration::from_secs(1);
+/// What holds a lease, and the lease's name.
+const LEADERS: [(&str, &str); 2] =
+    [("controllers", "kube-controller-manager"), ("scheduler", "kube-scheduler")];
 
 /// The observed effect of a stall on the clients of one route.
 #[derive(Clone, Debug)]
@@ -93,12 +96,18 @@ fn a_stalled_member_costs_few_calls_whether_it_leads_or_not() {
     cluster.chooses(WORKER, &origin(1));
     let _beat = Beat::start(&cluster, 3);
     cluster.start_controllers("controllers", WORKER);
+    cluster.start_scheduler("scheduler", WORKER);
     let direct = cluster.kubectl_direct(3);
     direct.ok(&["create", "namespace", "warm"]);
     wait::until("the controllers work", START_LIMIT, || {
         let account = ["get", "serviceaccount", "default", "-n", "warm"];
         direct.run(&account).status.success().then_some(())
     });
+    wait::until("the scheduler has its lease", START_LIMIT, || {
+        let lease = ["get", "lease", "kube-scheduler", "-n", "kube-system"];
+        direct.run(&lease).status.success().then_some(())
+    });
+    let leases = LEADERS.map(|(_, lease)| direct.lease(lease));
     for round in 1..=rounds() {
         let mut all = Vec::new();
         for (at, leads) in STALLS.into_iter().enumerate() {
@@ -109,8 +118,10 @@ fn a_stalled_member_costs_few_calls_whether_it_leads_or_not() {
         let failed: usize = all.iter().map(Noticed::failed).sum();
         let silence = all.iter().map(|it| it.silence).max().unwrap_or_default();
         println!("round {round}: {failed} of {calls} calls failed, silence at most {silence:.1?}");
-        let lost = cluster.process("controllers").output().matches("lost lease").count();
-        assert!(cluster.process("controllers").is_running() && lost == 0, "the lease was lost");
+        for ((who, lease), before) in LEADERS.iter().zip(&leases) {
+            assert!(cluster.process(who).is_running(), "{who} gave up");
+            assert_eq!(&direct.lease(lease), before, "the lease of {who} changed hands");
+        }
         assert!(failed <= MAX_FAILED, "{failed} of {calls} calls failed");
         assert!(silence <= MAX_SILENCE, "the watch was silent for {silence:?}");
     }
