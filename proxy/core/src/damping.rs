@@ -13,7 +13,7 @@ pub(crate) const GAIN_LASTING: Duration = Duration::from_secs(10);
 const RETURN_LASTING: Duration = Duration::from_secs(1);
 /// A stalled origin is left only for one that has been ready for this time. When a stall of all
 /// origins ends, each is probed once its node hears that another is ready again: by then all have
-/// reported it.
+/// reported that they are ready, or that they fail at once and hang no longer.
 pub(crate) const READY_AGAIN: Duration = Duration::from_millis(500);
 
 /// The thresholds of the hysteresis. The daemon uses the default; simulations may vary it.

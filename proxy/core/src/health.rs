@@ -15,12 +15,17 @@
 //! | answered | failed | 200 | `unready`: it drains, and its sessions are served |
 //! | answered | failed | failed or overdue | `stalled`: requests hang |
 //! | answered | overdue | failed | `stalled`, likewise |
+//! | answered | failed at once, after a stall of all | any | `unready`: nothing hangs any more |
 //! | answered | anything else | any | `unready` |
 //! | nothing known yet | | | `unknown` |
 //!
 //! An instance that refused or was silent must prove readiness again; earlier answers no longer
 //! count. Only an instance that was ready can stall: a starting one fails the same probes. One that
-//! stalls is `unready` only once neither *ready* nor *live* is pending.
+//! stalls remains `stalled` until the probes that were pending at its end are answered.
+//!
+//! After a stall an apiserver may repeat its last error for a second, since it asks etcd once a
+//! second at most. So *ready* is asked often until it succeeds. If all stalled and another one is
+//! ready again, a failure within half a second shows that requests hang no longer.
 //!
 //! *Ready* and *live* of an apiserver wait for etcd and take two to four seconds to fail when it
 //! stalls. So they are sent half an interval apart, and an overdue answer counts before it arrives.
@@ -48,6 +53,10 @@ const LASTING_UNAUTHORISED: u8 = 2;
 
 /// Factor by which a refusing instance is probed more often.
 const REFUSED_HASTE: u32 = 4;
+
+/// Time from one *ready* probe to the next while all nodes wait for the state; a quarter of the
+/// interval, if that is less.
+const URGENT: Duration = Duration::from_millis(250);
 
 /// How an instance is probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +134,12 @@ pub struct Health {
     is_dead: bool,
     /// It has been ready since it last refused or was silent.
     was_ready: bool,
+    /// The last *ready* probe failed, and so early that it did not hang.
+    fails_at_once: bool,
+    /// No instance was ready, and another one is again: they may have stalled together.
+    others_recover: bool,
+    /// Time since which nothing shows a stall.
+    flows_since: Option<Instant>,
     silent_in_row: u8,
     unauthorised_in_row: u8,
     asking: [ProbeSchedule; Question::ALL.len()],
@@ -146,6 +161,9 @@ impl Health {
             ready: Ready::Unknown,
             is_dead: false,
             was_ready: false,
+            fails_at_once: false,
+            others_recover: false,
+            flows_since: None,
             silent_in_row: 0,
             unauthorised_in_row: 0,
             asking: Default::default(),
@@ -183,7 +201,7 @@ impl Health {
         let is_due = |it: &Question| self.asking[*it as usize].is_due(now);
         let question = Question::ALL.into_iter().find(is_due)?;
         self.asking[question as usize].ask(now, interval);
-        if question == Question::Ready {
+        if question == Question::Ready && !self.is_urgent() {
             // Between two of the other probe.
             let live = &mut self.asking[Question::Live as usize];
             live.due = live.due.map(|_| now + interval / 2);
@@ -199,7 +217,7 @@ impl Health {
         now: Instant,
     ) -> Option<OriginState> {
         let is_good = matches!(outcome, Outcome::Answered(Some(200)));
-        self.asking[question as usize].answered(is_good, now);
+        let is_early = self.asking[question as usize].answered(is_good, now);
         match question {
             Question::Alive => {
                 let was = self.alive;
@@ -209,10 +227,18 @@ impl Health {
             // The probe was sent before it ceased to be a separate one.
             Question::Ready if !self.config.asks_ready => {}
             Question::Live if !self.config.asks_live => {}
-            Question::Ready => self.handle_ready(outcome),
+            Question::Ready => {
+                self.handle_ready(outcome);
+                let is_answered = matches!(outcome, Outcome::Answered(_));
+                self.fails_at_once = self.ready == Ready::No && is_answered && is_early;
+            }
             Question::Live => self.handle_live(outcome),
         }
-        self.note_state(now)
+        let news = self.note_state(now);
+        if self.is_urgent() {
+            self.hurry_ready(now);
+        }
+        news
     }
 
     /// Takes the failing checks of a readiness answer, before its outcome.
@@ -233,13 +259,12 @@ impl Health {
         self.note_state(now)
     }
 
-    /// Another instance is no longer ready, or is ready again. If both depend on what has failed or
-    /// recovered, this one should report it before sessions move to the other one, or away from
-    /// here. Probes *ready* at once, unless it just was.
-    pub fn handle_other(&mut self, now: Instant) {
-        let interval = self.config.interval;
-        let asking = &mut self.asking[Question::Ready as usize];
-        asking.due = asking.due.map(|due| due.min(now.max(due - interval * 3 / 4)));
+    /// Another instance is no longer ready, or is ready again; `is_first` if no other one was. If
+    /// both depend on what has failed or recovered, this one should report it before sessions move
+    /// to the other one, or away from here. Probes *ready* at once, unless it just was.
+    pub fn handle_other(&mut self, is_first: bool, now: Instant) {
+        self.others_recover |= is_first && self.was_ready && self.state != OriginState::Ready;
+        self.hurry_ready(now);
     }
 
     /// Takes the number of connections that this node has opened to the instance in the last
@@ -325,6 +350,16 @@ impl Health {
         asking.due = asking.due.map(|due| due.min(soon.1));
     }
 
+    fn hurry_ready(&mut self, now: Instant) {
+        let wait = URGENT.min(self.config.interval / 4);
+        self.asking[Question::Ready as usize].hurry(wait, now);
+    }
+
+    /// Whether others wait for the news that it is ready again.
+    fn is_urgent(&self) -> bool {
+        self.state == OriginState::Stalled || self.others_recover
+    }
+
     fn handle_alive(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Answered(_) => {
@@ -366,6 +401,7 @@ impl Health {
         self.failing = FailingChecks::default();
         self.ready = Ready::Unknown;
         (self.is_dead, self.was_ready) = (false, false);
+        (self.fails_at_once, self.others_recover) = (false, false);
         self.unauthorised_in_row = 0;
     }
 
@@ -376,7 +412,7 @@ impl Health {
         match outcome {
             Outcome::Answered(Some(200) | None) => {
                 self.ready = Ready::Yes;
-                self.was_ready = true;
+                (self.was_ready, self.others_recover) = (true, false);
                 self.detail = "ready".into();
             }
             Outcome::Answered(Some(401)) => {
@@ -413,6 +449,7 @@ impl Health {
     }
 
     fn note_state(&mut self, now: Instant) -> Option<OriginState> {
+        self.flows_since = if self.stalls() { None } else { self.flows_since.or(Some(now)) };
         let state = self.derive();
         if state == self.state {
             return None;
@@ -435,30 +472,38 @@ impl Health {
     }
 
     fn derive_ready(&self) -> OriginState {
-        let [ready, live] =
-            [Question::Ready, Question::Live].map(|it| self.asking[it as usize].delay());
-        let fails = self.ready == Ready::No;
-        let stalls = match (fails, self.is_dead) {
-            (true, true) => true,
-            (true, false) => live == Lateness::Overdue,
-            (false, true) => ready == Lateness::Overdue,
-            (false, false) => false,
-        };
-        let in_time = ready == Lateness::None && live == Lateness::None;
+        let in_time = self.delay(Question::Ready).max(self.delay(Question::Live)) == Lateness::None;
         match self.ready {
-            _ if stalls && self.was_ready => OriginState::Stalled,
+            _ if self.stalls() => OriginState::Stalled,
             Ready::Unknown => OriginState::Unknown,
             Ready::Yes | Ready::Unauthorised if in_time => OriginState::Ready,
             // When a stall ends, both are answered within a moment. An announcement of the first
             // answer would delay that of the second.
-            _ if self.state == OriginState::Stalled && self.is_asking() => OriginState::Stalled,
+            _ if self.state == OriginState::Stalled && self.is_ending() => OriginState::Stalled,
             Ready::No | Ready::Yes | Ready::Unauthorised => OriginState::Unready,
         }
     }
 
-    /// Whether a probe of *ready* or *live* is pending.
-    fn is_asking(&self) -> bool {
-        [Question::Ready, Question::Live].iter().any(|it| self.asking[*it as usize].is_asking())
+    /// Whether *ready* and *live* show that requests hang.
+    fn stalls(&self) -> bool {
+        let shows = match (self.ready == Ready::No, self.is_dead) {
+            (true, true) => true,
+            (true, false) => self.delay(Question::Live) == Lateness::Overdue,
+            (false, true) => self.delay(Question::Ready) == Lateness::Overdue,
+            (false, false) => false,
+        };
+        shows && self.was_ready && !(self.others_recover && self.fails_at_once)
+    }
+
+    /// Whether a probe is pending that was sent while it stalled.
+    fn is_ending(&self) -> bool {
+        let Some(since) = self.flows_since else { return false };
+        let probes = [Question::Ready, Question::Live].map(|it| &self.asking[it as usize]);
+        probes.iter().any(|it| it.is_asking_since_before(since))
+    }
+
+    fn delay(&self, question: Question) -> Lateness {
+        self.asking[question as usize].delay()
     }
 }
 

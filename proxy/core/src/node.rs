@@ -566,12 +566,7 @@ impl NodeCore {
                 route::choose(chosen, &service.balance.policy, &service.memory, now);
             let before = std::mem::replace(&mut service.memory, memory);
             let states = views::states(&service, &views, now);
-            let before_states = std::mem::replace(&mut service.states, states);
-            if views::has_another_changed(&before_states, &service.states, &self.me)
-                && let Some(health) = &mut service.health
-            {
-                health.handle_other(now);
-            }
+            service.set_states(states, &self.me, now);
             service.views = views;
             let changed = route != *service.route;
             let (from, to) = (service.route.choice(), route.choice());

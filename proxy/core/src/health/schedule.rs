@@ -41,6 +41,8 @@ pub(super) struct ProbeSchedule {
     pub(super) counts_late: bool,
     /// Start of the wait for an answer.
     asked_at: Option<Instant>,
+    /// Time of the last probe.
+    last_at: Option<Instant>,
     /// Smoothed time of a good answer, the reference for late ones.
     usual: Option<Duration>,
     delay: Lateness,
@@ -54,20 +56,28 @@ impl ProbeSchedule {
     }
 
     pub(super) fn ask(&mut self, now: Instant, interval: Duration) {
-        self.asked_at = Some(now);
+        (self.asked_at, self.last_at) = (Some(now), Some(now));
         self.due = Some(now + interval);
         // Without a good answer so far there is nothing to doubt.
         let late = self.usual.map(|usual| (usual * LATE_TIMES).clamp(LATE_LEAST, LATE_MOST));
         self.judge_at = late.filter(|_| self.counts_late).map(|late| now + late);
     }
 
-    pub(super) fn answered(&mut self, is_good: bool, now: Instant) {
-        let Some(asked_at) = self.asked_at.take() else { return };
+    /// Advances the next probe, to `wait` after the last one at the earliest.
+    pub(super) fn hurry(&mut self, wait: Duration, now: Instant) {
+        let soon = self.last_at.map_or(now, |last| now.max(last + wait));
+        self.due = self.due.map(|due| due.min(soon));
+    }
+
+    /// Returns whether the answer came early enough that it could not be late.
+    pub(super) fn answered(&mut self, is_good: bool, now: Instant) -> bool {
+        let Some(asked_at) = self.asked_at.take() else { return false };
         (self.delay, self.judge_at) = (Lateness::None, None);
+        let took = now.saturating_duration_since(asked_at);
         if is_good {
-            let took = now.saturating_duration_since(asked_at);
             self.usual = Some(self.usual.map_or(took, |usual| (usual * 7 + took) / 8));
         }
+        took < LATE_LEAST
     }
 
     /// Whether the answer has become later, and that counts.
@@ -93,8 +103,9 @@ impl ProbeSchedule {
         true
     }
 
-    pub(super) fn is_asking(&self) -> bool {
-        self.asked_at.is_some()
+    /// Whether a probe is pending that was sent before this time.
+    pub(super) fn is_asking_since_before(&self, at: Instant) -> bool {
+        self.asked_at.is_some_and(|asked_at| asked_at < at)
     }
 
     pub(super) fn delay(&self) -> Lateness {

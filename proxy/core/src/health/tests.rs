@@ -195,8 +195,10 @@ fn a_slow_answer_holds_back_the_next_probe_of_the_same_question_only() {
 enum Mood {
     /// Answers at once.
     Well,
-    /// It drains: ready fails at once, live does not.
-    Drains,
+    /// It drains: ready fails after this time, live succeeds after as long.
+    Drains(Duration),
+    /// etcd fails at once.
+    Fails,
     /// etcd stalls: both fail after two seconds; requests that need no etcd are answered.
     Stalls,
     /// Answers after this time.
@@ -257,12 +259,13 @@ impl Apiserver {
             let failed = Outcome::Answered(Some(500));
             let soon = Duration::from_millis(5);
             let (after, outcome) = match (mood, question) {
-                (Mood::Drains, Question::Ready) => (soon, failed),
+                (Mood::Drains(time), Question::Ready) => (time, failed),
+                (Mood::Fails, Question::Ready | Question::Live) => (soon, failed),
                 (Mood::Stalls, Question::Ready | Question::Live) => {
                     (Duration::from_secs(2), failed)
                 }
-                (Mood::Slow(time), _) => (time, OK),
-                (Mood::Well | Mood::Drains | Mood::Stalls, _) => (soon, OK),
+                (Mood::Slow(time), _) | (Mood::Drains(time), Question::Live) => (time, OK),
+                (_, Question::Alive) | (Mood::Well, _) => (soon, OK),
             };
             self.answers.push((self.now + after, question, outcome));
         }
@@ -308,17 +311,37 @@ fn a_stall_ends_with_the_second_answer() {
         });
         assert_eq!(states, [OriginState::Stalled, OriginState::Ready], "{order:?}");
     }
-    // It drains next: both are answered, and only live succeeds.
-    let mut apiserver = Apiserver::new(Duration::ZERO);
-    apiserver.run(Duration::from_secs(10), Mood::Stalls);
-    apiserver.run(Duration::from_secs(5), Mood::Drains);
-    assert_eq!(apiserver.health.state(), OriginState::Unready);
+    // It drains next: both are answered, and only live succeeds. Where answers take long, one probe
+    // or the other is always pending.
+    for time in [5, 600] {
+        let mut apiserver = Apiserver::new(Duration::ZERO);
+        apiserver.run(Duration::from_secs(10), Mood::Stalls);
+        apiserver.run(Duration::from_secs(5), Mood::Drains(Duration::from_millis(time)));
+        assert_eq!(apiserver.health.state(), OriginState::Unready, "{time} ms");
+    }
+}
+
+/// An apiserver repeats its last error for up to a second. After a stall of all its sessions may
+/// stay; where another one was ready all the time, etcd fails here alone.
+#[test]
+fn one_that_fails_at_once_after_a_stall_of_all_is_unready_and_soon_ready() {
+    for (is_first, state) in [(true, OriginState::Unready), (false, OriginState::Stalled)] {
+        let mut apiserver = Apiserver::new(Duration::ZERO);
+        apiserver.run(Duration::from_secs(10), Mood::Stalls);
+        apiserver.health.handle_other(is_first, apiserver.now);
+        apiserver.run(Duration::from_secs(2), Mood::Stalls);
+        assert_eq!(apiserver.health.state(), OriginState::Stalled, "it hangs still");
+        apiserver.run(Duration::from_secs(5), Mood::Fails);
+        assert_eq!(apiserver.health.state(), state);
+        apiserver.run(Duration::from_millis(255), Mood::Well);
+        assert_eq!(apiserver.health.state(), OriginState::Ready);
+    }
 }
 
 #[test]
 fn a_drain_is_no_stall() {
     let mut apiserver = Apiserver::new(Duration::ZERO);
-    apiserver.run(Duration::from_secs(60), Mood::Drains);
+    apiserver.run(Duration::from_secs(60), Mood::Drains(Duration::from_millis(5)));
     let all: Vec<OriginState> = apiserver.states.iter().map(|it| it.1).collect();
     assert_eq!(all, [OriginState::Unready]);
 }
@@ -374,14 +397,27 @@ fn another_instance_that_fails_makes_this_one_be_asked_at_once_but_not_again_and
     let mut apiserver = Apiserver::new(Duration::ZERO);
     let due = |it: &Apiserver| it.health.poll_timeout().expect("asked again");
     apiserver.run(Duration::from_millis(600), Mood::Well);
-    apiserver.health.handle_other(apiserver.now);
+    apiserver.health.handle_other(false, apiserver.now);
     assert_eq!(due(&apiserver), apiserver.now);
     assert_eq!(apiserver.health.poll_probe(apiserver.now), Some(Question::Ready));
     apiserver.health.handle_outcome(Question::Ready, OK, apiserver.now);
     let asked = apiserver.now;
-    apiserver.health.handle_other(apiserver.now);
+    apiserver.health.handle_other(false, apiserver.now);
     while apiserver.health.poll_probe(apiserver.now) != Some(Question::Ready) {
         apiserver.now += Duration::from_millis(1);
     }
     assert_eq!(apiserver.now - asked, Duration::from_millis(250));
+}
+
+#[test]
+fn another_instance_that_fails_makes_this_one_be_asked_soon_whatever_the_interval() {
+    let now = Instant::now();
+    let interval = Duration::from_secs(300);
+    let config = HealthConfig { interval, fall: 2, asks_ready: true, asks_live: true };
+    let mut health = Health::new(config, now);
+    while let Some(question) = health.poll_probe(now) {
+        health.handle_outcome(question, OK, now);
+    }
+    health.handle_other(false, now);
+    assert_eq!(health.poll_timeout(), Some(now + Duration::from_millis(250)));
 }

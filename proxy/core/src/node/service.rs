@@ -79,6 +79,25 @@ impl Service {
         }
     }
 
+    /// Sets the announced state of each origin's instance. When another one becomes ready or ceases
+    /// to be, this node's own is asked.
+    pub(super) fn set_states(
+        &mut self,
+        states: BTreeMap<NodeId, (OriginState, Instant)>,
+        me: &NodeId,
+        now: Instant,
+    ) {
+        let before = std::mem::replace(&mut self.states, states);
+        let Some(health) = &mut self.health else { return };
+        if has_readiness_of_another_changed(&before, &self.states, me) {
+            let is_another_ready = |states: &BTreeMap<NodeId, (OriginState, Instant)>| {
+                states.iter().any(|(node, state)| node != me && is_ready(state))
+            };
+            let is_first = is_another_ready(&self.states) && !is_another_ready(&before);
+            health.handle_other(is_first, now);
+        }
+    }
+
     /// Handles what a session observed about a line; true if that may change the route.
     pub(super) fn handle_attempted(&mut self, attempted: Attempted, now: Instant) -> bool {
         let Verdict::Connected(took) = attempted.verdict else {
@@ -166,4 +185,18 @@ impl Service {
             !matches!(state, OriginState::Refusing | OriginState::Hung | OriginState::Stalled);
         Some(if self.drained_since.is_some() && serves { OriginState::Draining } else { state })
     }
+}
+
+/// Whether another node's instance has become ready or ceased to be, by that node's announcement.
+fn has_readiness_of_another_changed(
+    before: &BTreeMap<NodeId, (OriginState, Instant)>,
+    now: &BTreeMap<NodeId, (OriginState, Instant)>,
+    me: &NodeId,
+) -> bool {
+    let mut others = before.iter().filter(|(node, _)| *node != me);
+    others.any(|(node, was)| now.get(node).is_some_and(|is| is_ready(is) != is_ready(was)))
+}
+
+fn is_ready((state, _): &(OriginState, Instant)) -> bool {
+    *state == OriginState::Ready
 }

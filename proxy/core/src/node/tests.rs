@@ -34,6 +34,8 @@ struct Net {
     answers: BTreeMap<(Instant, u64), (usize, Question, u16)>,
     /// By how much the times until a hanging instance answers differ from one to the next.
     uneven_ms: u64,
+    /// Until when an instance that hung repeats its last error at once.
+    repeats: BTreeMap<usize, Instant>,
     sent: u64,
     now: Instant,
     events: Vec<(usize, Event)>,
@@ -95,8 +97,21 @@ impl Net {
         }
         let (flying, answers) = (BTreeMap::new(), BTreeMap::new());
         let (lossy, stalled, events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        let (halved, uneven_ms, sent) = (None, 0, 0);
-        Self { nodes, links, lossy, halved, flying, stalled, answers, uneven_ms, sent, now, events }
+        let (halved, uneven_ms, repeats, sent) = (None, 0, BTreeMap::new(), 0);
+        Self {
+            nodes,
+            links,
+            lossy,
+            halved,
+            flying,
+            stalled,
+            answers,
+            uneven_ms,
+            repeats,
+            sent,
+            now,
+            events,
+        }
     }
 
     /// Ends the stalls of these nodes: their pending probes are answered within a moment, with this
@@ -173,9 +188,12 @@ impl Net {
             self.nodes.iter().enumerate().map(|(at, node)| (node.me, at)).collect();
         for (at, node) in self.nodes.iter_mut().enumerate() {
             while let Some((name, question)) = node.poll_probe(self.now) {
-                if self.stalled.contains(&at) && question != Question::Alive {
+                let repeats = self.repeats.get(&at).is_some_and(|until| self.now < *until);
+                let is_stalled = self.stalled.contains(&at);
+                if (is_stalled || repeats) && question != Question::Alive {
                     self.sent += 1;
-                    let took = STALL_TIME + ms(self.sent % 5 * self.uneven_ms);
+                    let hangs = STALL_TIME + ms(self.sent % 5 * self.uneven_ms);
+                    let took = if is_stalled { hangs } else { ms(5) };
                     self.answers.insert((self.now + took, self.sent), (at, question, 500));
                 } else {
                     node.handle_outcome(&name, question, Outcome::Answered(Some(200)), self.now);

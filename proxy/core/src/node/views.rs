@@ -223,14 +223,3 @@ pub(super) fn states(
     };
     views.iter().filter_map(of).collect()
 }
-
-/// Whether another node's instance has become ready or ceased to be, by that node's announcement.
-pub(super) fn has_another_changed(
-    before: &BTreeMap<NodeId, (OriginState, Instant)>,
-    now: &BTreeMap<NodeId, (OriginState, Instant)>,
-    me: &NodeId,
-) -> bool {
-    let is_ready = |(state, _): &(OriginState, Instant)| *state == OriginState::Ready;
-    let mut others = before.iter().filter(|(node, _)| *node != me);
-    others.any(|(node, was)| now.get(node).is_some_and(|is| is_ready(is) != is_ready(was)))
-}
