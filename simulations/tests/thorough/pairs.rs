@@ -104,13 +104,14 @@ impl Pair {
     }
 
     /// Whether anything is guaranteed. Nothing is with two liars, nor with one that ignores all
-    /// gossip and must learn everything again after a restart. Only its own node reports a hanging
-    /// instance: if that node reports ready, or nothing, the instance's open sessions end with
-    /// their clients' patience.
+    /// gossip and must learn everything again after a restart. Only its own node reports that an
+    /// instance hangs or stalls: if that node reports ready, or nothing, the instance's open
+    /// sessions end with their clients' patience.
     fn promises(&self) -> bool {
         let second = self.second(self.second.fault);
         let all = [self.first.fault, second.as_str()];
-        let is_hung = all.iter().any(|fault| fault.starts_with("hang = \"fra-1\""));
+        let hangs = ["hang = \"fra-1\"", "stall = \"fra-1\""];
+        let is_hung = all.iter().any(|fault| hangs.iter().any(|it| fault.starts_with(it)));
         let hides_it = |fault: &&str| {
             let hides = ["how = \"ready\"", "how = \"silent\""];
             fault.starts_with("lie = \"fra-1\"") && hides.iter().any(|how| fault.contains(how))
