@@ -134,8 +134,6 @@ pub struct Health {
     is_dead: bool,
     /// It has been ready since it last refused or was silent.
     was_ready: bool,
-    /// The last *ready* probe failed, and so early that it did not hang.
-    fails_at_once: bool,
     /// No instance was ready, and another one is again: they may have stalled together.
     others_recover: bool,
     /// Time since which nothing shows a stall.
@@ -161,7 +159,6 @@ impl Health {
             ready: Ready::Unknown,
             is_dead: false,
             was_ready: false,
-            fails_at_once: false,
             others_recover: false,
             flows_since: None,
             silent_in_row: 0,
@@ -230,7 +227,8 @@ impl Health {
             Question::Ready => {
                 self.handle_ready(outcome);
                 let is_answered = matches!(outcome, Outcome::Answered(_));
-                self.fails_at_once = self.ready == Ready::No && is_answered && is_early;
+                self.asking[Question::Ready as usize].fails_at_once =
+                    self.ready == Ready::No && is_answered && is_early;
             }
             Question::Live => self.handle_live(outcome),
         }
@@ -401,7 +399,7 @@ impl Health {
         self.failing = FailingChecks::default();
         self.ready = Ready::Unknown;
         (self.is_dead, self.was_ready) = (false, false);
-        (self.fails_at_once, self.others_recover) = (false, false);
+        self.others_recover = false;
         self.unauthorised_in_row = 0;
     }
 
@@ -492,7 +490,8 @@ impl Health {
             (false, true) => self.delay(Question::Ready) == Lateness::Overdue,
             (false, false) => false,
         };
-        shows && self.was_ready && !(self.others_recover && self.fails_at_once)
+        let fails_at_once = self.asking[Question::Ready as usize].fails_at_once;
+        shows && self.was_ready && !(self.others_recover && fails_at_once)
     }
 
     /// Whether a probe is pending that was sent while it stalled.

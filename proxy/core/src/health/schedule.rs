@@ -39,6 +39,8 @@ pub(super) struct ProbeSchedule {
     pub(super) due: Option<Instant>,
     /// Whether a late answer counts.
     pub(super) counts_late: bool,
+    /// The last one failed, and so early that it did not hang.
+    pub(super) fails_at_once: bool,
     /// Start of the wait for an answer.
     asked_at: Option<Instant>,
     /// Time of the last probe.
