@@ -78,6 +78,7 @@ table! {
     EventsSettings, KEYS;
     url: Option<HttpUrl> = None,
         "url" is optional!(URL_FORM, parsed), example "\"https://hooks.example.com/meshport\"",
+        as secret,
         "URL to post this node's events to as JSON: nodes that came, left, were refused or \
          revoked; route changes, instances, resets. Off by default.";
     ca_file: Option<PathBuf> = None,

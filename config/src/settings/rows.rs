@@ -72,7 +72,8 @@ macro_rules! incomplete_table {
         $(#[$doc:meta])* $table:ident, $keys:ident;
         $(
             $field:ident: $type:ty = $default:expr,
-            $name:literal is $form:ident!($($bounds:tt)*) $(, example $example:literal)?,
+            $name:literal is $form:ident!($($bounds:tt)*) $(, example $example:literal)?
+            $(, as $mark:ident)?,
             $about:literal;
         )*
         $($(#[$part_doc:meta])+ $part:ident: $part_type:ty = $part_default:expr;)*
@@ -101,6 +102,7 @@ macro_rules! incomplete_table {
         pub(super) const $keys: &[$crate::settings::schema::Key<$table>] = &[$(
             $crate::settings::schema::key::<$table>($name, $about, $form!($field, $($bounds)*))
                 $(.with_example($example))?
+                $(.$mark())?
         ),*];
     };
 }

@@ -24,6 +24,8 @@ pub(super) struct Key<T> {
     pub(super) about: &'static str,
     /// A value in TOML, for a key that has no default.
     pub(super) example: Option<&'static str>,
+    /// Whether a malformed value is not shown either.
+    pub(super) is_secret: bool,
     /// The form and bounds of its value.
     pub(super) kind: Kind<T>,
 }
@@ -97,7 +99,7 @@ pub(super) struct Refused {
 
 /// A key that has a default.
 pub(super) const fn key<T>(name: &'static str, about: &'static str, kind: Kind<T>) -> Key<T> {
-    Key { name, about, example: None, kind }
+    Key { name, about, example: None, is_secret: false, kind }
 }
 
 /// The key with the name of a table in a list.
@@ -123,6 +125,12 @@ impl<T> Key<T> {
     /// The key with an example.
     pub(super) const fn with_example(mut self, example: &'static str) -> Self {
         self.example = Some(example);
+        self
+    }
+
+    /// The key with a value that may contain a secret.
+    pub(super) const fn secret(mut self) -> Self {
+        self.is_secret = true;
         self
     }
 
@@ -228,7 +236,10 @@ impl<T> Key<T> {
     }
 
     fn refuse(&self, value: &Spanned<DeValue<'_>>) -> Refused {
-        let found = describe(value.get_ref());
+        let found = match self.is_secret {
+            true => "\"REDACTED\"".to_owned(),
+            false => describe(value.get_ref()),
+        };
         Refused { span: value.span(), found, expected: self.expected(), nearest: None }
     }
 }
@@ -246,11 +257,7 @@ fn period(text: &str, min: Duration, max: Duration) -> Option<Duration> {
 /// A value for a message: as written if it is short, otherwise its type.
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
-        // A user or a path may be a secret, see `HttpUrl::redacted`.
-        DeValue::String(text) => match text.split_once("://") {
-            Some((scheme, _)) => shown(&format!("{scheme}://REDACTED")),
-            None => shown(text),
-        },
+        DeValue::String(text) => shown(text),
         DeValue::Integer(number) => shown(&number.to_string()).replace('"', ""),
         DeValue::Float(number) => shown(&number.to_string()).replace('"', ""),
         DeValue::Boolean(flag) => flag.to_string(),

@@ -378,9 +378,18 @@ mod tests {
         let expected = "events.url: \"https://a.example:443/REDACTED\" > \
                         \"https://a.example:443/REDACTED\"";
         assert_eq!(shown(&with("one"), &with("two")), [expected]);
-        let wrong = with("one").replace("https://", "https://me:secret@");
-        let problems = parse(&wrong).expect_err("no user");
+        // Malformed: with a user, without a scheme, not a string.
+        let url = "\"https://a.example/x?token=t0ken\"";
+        for wrong in ["\"https://me:t0ken@a.example/\"", "\"a.example/x?token=t0ken\"", "1234"] {
+            let problems = parse(&with("t0ken").replace(url, wrong)).expect_err("it is malformed");
+            let said = problems.iter().map(ToString::to_string).collect::<String>();
+            assert!(said.contains("events.url is \"REDACTED\";"), "{said}");
+        }
+        // Only there.
+        let origin =
+            "site = \"fra\"\n[service.kube-apiserver]\norigin = \"https://10.0.0.1:6443\"\n";
+        let problems = parse(origin).expect_err("no scheme");
         let said = problems.iter().map(ToString::to_string).collect::<String>();
-        assert!(said.contains("events.url is \"https://REDACTED\";"), "{said}");
+        assert!(said.contains(".origin is \"https://10.0.0.1:6443\";"), "{said}");
     }
 }
