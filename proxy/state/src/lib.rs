@@ -459,11 +459,20 @@ impl StateDir {
     }
 
     /// Writes the credential. It is the last file of a join: with it, the folder is complete.
+    ///
+    /// # Errors
+    /// Also [`Error::State`] if it is not for the keys in the folder, with which no node starts.
     pub fn store_credential(
         &self,
         credential: &Credential,
         existing: Existing,
     ) -> Result<(), Error> {
+        let is_foreign = self.node_key()?.is_some_and(|key| key.public() != credential.node)
+            || self.record_key()?.is_some_and(|key| key.public() != credential.record_key);
+        if is_foreign {
+            let what = "cannot be replaced by one for other keys than those in this folder";
+            return Err(state_error(&self.file(CREDENTIAL), what, RENEW));
+        }
         self.store_text(CREDENTIAL, &credential.to_text(), existing)
     }
 

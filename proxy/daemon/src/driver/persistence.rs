@@ -1,5 +1,5 @@
-//! Mesh secrets, keys and revocations: the writer stores them, then the driver uses them. Retires
-//! expired ones. The driver never waits for a disk.
+//! Mesh secrets, keys, operators' credentials and revocations: the writer stores them, then the
+//! driver uses them. Retires expired ones. The driver never waits for a disk.
 
 use std::time::Instant;
 
@@ -55,6 +55,11 @@ impl Persistence {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Whether a key or credential of an operator is being written: another is judged after it.
+    fn has_identity_asker(&self) -> bool {
+        self.key_asker.is_some() || self.renewal_asker.is_some()
     }
 
     /// Answers the operator, who may be gone, once.
@@ -123,7 +128,7 @@ impl Driver {
 
     /// Whether this node may continue with that identity; not while a previous key still answers.
     fn judge_next(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
-        if self.persistence.key_asker.is_some() {
+        if self.persistence.has_identity_asker() {
             return Err(IdentityError::Busy);
         }
         if !self.state.identity.judge_succession(next)? {
@@ -148,7 +153,7 @@ impl Driver {
 
     /// Whether this node may use that credential; false if it does already.
     fn judge_credential(&self, next: &Credential) -> Result<bool, IdentityError> {
-        if self.persistence.renewal_asker.is_some() {
+        if self.persistence.has_identity_asker() {
             return Err(IdentityError::Busy);
         }
         if !self.state.identity.judge_renewal(next)? {

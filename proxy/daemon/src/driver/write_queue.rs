@@ -3,6 +3,9 @@
 //! No secret or key is used before it is stored: the driver offers it here, a writer
 //! ([`crate::node::state_writer`]) stores it and reports that, and the driver uses it. A revocation
 //! is in force at once and stored for the next start. A crash at any point leaves complete files.
+//!
+//! All that replaces this node's credential, its key, a credential of an operator or a renewal, is
+//! one kind of write, so that the file has the one in use.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +49,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Writes passed to the writer: one of each kind.
 pub(crate) const MAX_WRITES: usize = KINDS;
 /// The directory is not one of them: the writer fetches it just before it writes it.
-const KINDS: usize = 7;
+const KINDS: usize = 5;
 
 /// Something to store.
 #[derive(Debug)]
@@ -85,11 +88,9 @@ impl Write {
         match self {
             Self::Revocations(_) => Some(0),
             Self::Secrets(_) => Some(1),
-            Self::Key(_) => Some(2),
-            Self::Renewal(_) => Some(3),
-            Self::Mandate(_) => Some(4),
-            Self::Nodes(_) => Some(5),
-            Self::Credential(_) => Some(6),
+            Self::Key(_) | Self::Renewal(_) | Self::Credential(_) => Some(2),
+            Self::Mandate(_) => Some(3),
+            Self::Nodes(_) => Some(4),
             Self::Directory(_) => None,
         }
     }
@@ -98,6 +99,9 @@ impl Write {
     fn number(&self) -> u64 {
         match self {
             Self::Secrets(new) => new.secrets.number(),
+            // A renewal of the credential that an operator replaces would undo that. An operator's
+            // own changes exclude each other.
+            Self::Key(_) | Self::Credential(_) => 1,
             _ => 0,
         }
     }
@@ -162,11 +166,11 @@ impl WriteQueue {
 
 #[cfg(test)]
 mod tests {
-    use meshport_core::testing::WALL;
+    use meshport_core::testing::{WALL, credential};
 
     use super::*;
     use crate::clock;
-    use crate::identity::tests::{rotated, secrets};
+    use crate::identity::tests::{next, rotated, secrets};
 
     fn offer(secrets: &MeshSecrets) -> Write {
         let (secrets, revoked) = (secrets.clone(), Revocations::default());
@@ -212,6 +216,41 @@ mod tests {
         writes.offer(offer(&one));
         writes.handle(&under_way, true, now);
         assert!(writes.poll(now).is_none());
+    }
+
+    #[test]
+    fn a_renewal_is_not_written_after_what_an_operator_supplies_meanwhile() {
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
+        let own = credential(3, "node");
+        let renewal = || {
+            let (next, base, former) = (own.clone(), own.clone(), own.clone());
+            Write::Renewal(Box::new(RenewalWrite { next, base, former, early: None }))
+        };
+        let supplied = || Write::Credential(Box::new(own.clone()));
+        let identity = Arc::new(next(4, Some(3)));
+        let key = || Write::Key(KeyWrite { identity: identity.clone(), overlap: Duration::ZERO });
+        let all: [&dyn Fn() -> Write; 2] = [&supplied, &key];
+        for change in all {
+            // While it is being written, and while it waits for an earlier renewal.
+            for first in [change, &renewal as &dyn Fn() -> Write] {
+                writes.offer(first());
+                let under_way = writes.poll(now).expect("it is due");
+                if matches!(under_way, Write::Renewal(_)) {
+                    writes.offer(change());
+                }
+                writes.offer(renewal());
+                assert!(writes.poll(now).is_none(), "one at a time");
+                writes.handle(&under_way, true, now);
+                if matches!(under_way, Write::Renewal(_)) {
+                    let last = writes.poll(now).expect("it is due");
+                    assert!(!matches!(last, Write::Renewal(_)), "{last:?}");
+                    writes.handle(&last, true, now);
+                }
+                assert!(writes.poll(now).is_none(), "it is dropped");
+            }
+        }
+        writes.offer(renewal());
+        assert!(matches!(writes.poll(now), Some(Write::Renewal(_))));
     }
 
     #[test]

@@ -105,11 +105,18 @@ fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
             }
             Ok(())
         }
-        Write::Renewal(new) => match new.early {
-            Some(_) => state.store_former(&new.next, &new.base),
-            None => state.store_renewed(&new.next, &new.base, &new.former),
-        },
-        Write::Credential(next) => state.store_credential(next, Existing::Replace),
+        Write::Renewal(new) => {
+            // New keys may not be in place yet.
+            state.settle_next()?;
+            match new.early {
+                Some(_) => state.store_former(&new.next, &new.base),
+                None => state.store_renewed(&new.next, &new.base, &new.former),
+            }
+        }
+        Write::Credential(next) => {
+            state.settle_next()?;
+            state.store_credential(next, Existing::Replace)
+        }
         Write::Mandate(mandate) => state.store_mandate(mandate),
         Write::Nodes(bytes) => state.store_nodes(bytes),
         Write::Directory(Snapshot { directory, generation }) => {

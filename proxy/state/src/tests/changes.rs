@@ -112,6 +112,24 @@ fn no_damage_to_new_keys_changes_the_node() {
     assert!(same < 10, "{same} damaged contents were taken for the whole one");
 }
 
+#[test]
+fn a_credential_of_other_keys_than_the_folders_is_not_stored() {
+    let authority = AuthorityKey::generate(&mut OsRng);
+    let (_folder, state) = joined_by(&authority);
+    let (before, next) = (state.identity(NOW).expect("whole"), next(&state, &authority));
+    let store = |it: &Credential| state.store_credential(it, Existing::Replace);
+    let refused = message(store(&next.credential));
+    assert!(refused.contains("cannot be replaced by one for other keys"), "{refused}");
+    assert_eq!(state.identity(NOW).expect("whole").credential, before.credential);
+    state.store_node_key(&next.node_key, Existing::Replace).expect("stored");
+    assert!(store(&next.credential).is_err(), "the other key is the former one");
+    state.store_record_key(&next.record_key, Existing::Replace).expect("stored");
+    let renewed = state.store_renewed(&before.credential, &before.credential, &before.credential);
+    assert!(message(renewed).contains("other keys"));
+    store(&next.credential).expect("stored");
+    assert_eq!(state.identity(NOW).expect("whole").credential, next.credential);
+}
+
 /// As an earlier version of meshport left it.
 #[test]
 fn a_credential_that_its_node_has_not_signed_starts_nothing_and_can_be_renewed() {
