@@ -223,8 +223,10 @@ impl Forward<'_> {
             tokio::select! {
                 () = self.leaf.changed() => {
                     if let Err(revoked) = self.leaf.check_revoked() {
-                        child::terminate(command).await;
-                        return Err(revoked);
+                        // First: the command may take a while to end.
+                        let code = output::report(&revoked);
+                        child::terminate(command, self.signals.any()).await;
+                        return Ok(code);
                     }
                     self.storage.take_secrets(&mut self.leaf).await;
                     let now = self.leaf.destination();

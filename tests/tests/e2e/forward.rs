@@ -405,9 +405,9 @@ fn the_command_of_a_revoked_operator_is_asked_to_end_before_it_is_killed() {
     let mut world = office_and_two_sites(["near", "far"]);
     let laptop = Laptop::new(&mut world, "office", "cp-near");
     let (log, begun, asked) = (world.path("log"), world.path("begun"), world.path("asked"));
-    let script = "trap 'echo >\"$1\"' TERM; echo $$ >\"$0\"; while :; do sleep 0.1; done";
-    let files = [&begun, &asked].map(|it| it.to_string_lossy().into_owned());
-    let exec = ["--exec", "--", "sh", "-c", script, &files[0], &files[1]];
+    let script = "trap 'cp \"$2\" \"$1\"' TERM; echo $$ >\"$0\"; while :; do sleep 0.1; done";
+    let files = [&begun, &asked, &log].map(|it| it.to_string_lossy().into_owned());
+    let exec = ["--exec", "--", "sh", "-c", script, &files[0], &files[1], &files[2]];
     let mut process = Process::start("forward", &mut laptop.first(&exec), &log);
     let id = wait::until("the command has started", SETTLE, || {
         fs::read_to_string(&begun).ok().filter(|text| text.ends_with('\n'))
@@ -420,7 +420,8 @@ fn the_command_of_a_revoked_operator_is_asked_to_end_before_it_is_killed() {
     run_ok(&meshport().to_string_lossy(), &["revoke", &node, "--state-dir", &state]);
     let status = process.ended(SETTLE);
     assert_eq!(status.code(), Some(4), "{}", process.output());
-    assert!(asked.exists(), "it had no time to clean up");
+    let said = fs::read_to_string(&asked).expect("it had time to clean up");
+    assert!(said.contains("was revoked at"), "the reason comes first: {said}");
     assert!(!Path::new("/proc").join(id.trim()).exists(), "it still runs");
 }
 

@@ -83,11 +83,16 @@ pub(super) async fn ended(child: &mut Option<Child>) -> Result<u8, Error> {
     Ok(code(status))
 }
 
-/// Ends the command, if there is one, and kills it if it does not end in time.
-pub(super) async fn terminate(child: Option<Child>) {
+/// Ends the command, if there is one, and kills it if it has not ended in time, or when `hurry`
+/// resolves.
+pub(super) async fn terminate(child: Option<Child>, hurry: impl Future<Output = ()>) {
     let Some(mut child) = child else { return };
     child.pass_on(EndSignal::Terminate);
-    if timeout(END_LIMIT, child.process.wait()).await.is_err() {
+    let has_ended = tokio::select! {
+        ended = timeout(END_LIMIT, child.process.wait()) => ended.is_ok(),
+        () = hurry => false,
+    };
+    if !has_ended {
         // It may just have ended.
         let _ = child.process.kill().await;
     }
@@ -126,6 +131,22 @@ mod tests {
             run("while :; do read line < /dev/zero; done", Some(EndSignal::Terminate)).await,
             143
         );
+    }
+
+    #[tokio::test]
+    async fn a_command_that_does_not_end_is_killed_at_once_on_request() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let begun = folder.path().join("begun");
+        let script = "trap '' TERM; : >\"$0\"; while :; do read line < /dev/zero; done";
+        let arguments = [OsStr::new("-c"), OsStr::new(script), begun.as_os_str()];
+        let arguments = arguments.map(OsStr::to_owned);
+        let local = "127.0.0.1:7445".parse().expect("an address");
+        let child = Child::start(OsStr::new("sh"), &arguments, local, None).expect("a shell");
+        while !begun.exists() {
+            tokio::task::yield_now().await;
+        }
+        let ended = terminate(Some(child), std::future::ready(()));
+        timeout(END_LIMIT / 2, ended).await.expect("it was asked for");
     }
 
     #[tokio::test]
