@@ -160,6 +160,12 @@ fn pods_have_the_smallest_rights() {
     assert_small_rights(at(&documents(What::Talos)[0], "/machine/pods/0/spec"));
 }
 
+#[track_caller]
+fn assert_understood(words: &[String]) {
+    let parsed = <Cli as clap::Parser>::try_parse_from(words);
+    assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.map(drop));
+}
+
 #[test]
 fn the_pods_run_commands_that_are_understood_and_no_shell() {
     let pod = documents(What::StaticPod).remove(0);
@@ -170,8 +176,14 @@ fn the_pods_run_commands_that_are_understood_and_no_shell() {
         let words = lists.into_iter().flatten().flatten();
         let words = words.map(|it| it.as_str().expect("a word").replace("$(NODE_NAME)", "w-1"));
         let words: Vec<String> = words.collect();
-        let parsed = <Cli as clap::Parser>::try_parse_from(&words);
-        assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.map(drop));
+        assert_understood(&words);
+        // Not over HTTP: other users of the node can take the port.
+        let probe = at(&container, "/livenessProbe").as_object().expect("a probe");
+        assert!(!probe.contains_key("httpGet") && !probe.contains_key("tcpSocket"), "{probe:?}");
+        let words = at(&probe["exec"], "/command").as_array().expect("words").iter();
+        let words: Vec<String> = words.map(|it| it.as_str().expect("a word").to_owned()).collect();
+        assert_eq!(words[..2], ["meshport", "health"]);
+        assert_understood(&words);
     }
     for spec in [&pod, &template, &talos].map(|it| at(it, "/spec")) {
         assert_eq!(spec.get("initContainers"), None);
