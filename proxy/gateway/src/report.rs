@@ -151,7 +151,11 @@ impl Reports {
         let patch = Patch::Merge(&patch);
         let written = api.patch_status(&name.name, &params, &patch);
         match timeout(WRITE_TIME, written).await {
-            Ok(Ok(_)) => info!(service = %name, ?addresses, "wrote the load balancer's status"),
+            Ok(Ok(_)) => {
+                let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                let addresses = texts.join(",");
+                info!(service = %name, addresses, "wrote the load balancer's status");
+            }
             Ok(Err(error)) => warn!(service = %name, %error, "cannot write the status"),
             Err(_) => warn!(service = %name, "timed out writing the status"),
         }

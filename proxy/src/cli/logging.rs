@@ -231,12 +231,12 @@ mod tests {
         let log = builder.with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(log, || {
             let (word, words, odd) = ("cp-fra", "no route to host", "a\nb=\"c\"");
-            tracing::info!(%word, %words, %odd, text = word, number = 3, some = ?Some(1), "done");
+            tracing::info!(%word, %words, %odd, text = word, number = 3, some = Some(1), "done");
         });
         let text = String::from_utf8(kept.0.lock().expect("not poisoned").clone()).expect("text");
         let (_, line) = text.split_once("done").expect("the message");
         let expected = " word=cp-fra words=\"no route to host\" odd=\"a\\nb=\\\"c\\\"\" \
-                        text=\"cp-fra\" number=3 some=Some(1)\n";
+                        text=\"cp-fra\" number=3 some=1\n";
         assert_eq!(line, expected);
     }
 

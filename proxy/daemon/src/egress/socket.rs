@@ -286,7 +286,7 @@ impl Requests {
         let totals = self.context.sessions.totals(&ServiceName::way_back());
         totals.counts.bump(SessionCount::Failed);
         self.audit.refused_target(target, why.word(), said);
-        debug!(target = ?target.map(ToString::to_string), %why, said, "request refused");
+        debug!(target = target.map(tracing::field::display), %why, said, "request refused");
     }
 }
 
