@@ -246,6 +246,14 @@ impl Audit {
         );
     }
 
+    /// This node presents its previous credential again.
+    pub(crate) fn returned(&self, own: &Credential) {
+        line!(
+            self.unlimited(), "returned",
+            node = %own.node, credential = hex(&own.id()), expires_at = %own.expires_at
+        );
+    }
+
     /// This node, an issuer, has renewed the credential of a node that joined with `base`, whose
     /// request came through a relay.
     pub(crate) fn issued(&self, issued: &Issued, base: &Credential, relay: Option<NodeId>) {
@@ -421,19 +429,21 @@ mod tests {
             audit.revoked(revocations(peer.node).iter().next().expect("one"));
             audit.revoked(&succeeded());
             audit.renewed(&peer);
+            audit.returned(&peer);
             audit.key_rotated(&peer.node, &peer.node, peer.expires_at);
             audit.key_retired(&peer.node);
             audit.rotated(2, Some(peer.expires_at), Some(&peer.node));
             audit.retired(2);
             drop(audit.operator_session(&peer, Some(peer.node), &service()));
         });
-        let expected: [&[&str]; 13] = [
+        let expected: [&[&str]; 14] = [
             &["credential", "event", "expires_at", "name", "node", "roles", "site", "suppressed"],
             &["event", "node", "reason", "suppressed"],
             &["event", "node", "reason", "suppressed"],
             &["client", "event", "name", "node", "reason", "service", "suppressed"],
             &["at", "event", "revoked", "suppressed"],
             &["at", "event", "former", "node", "suppressed"],
+            &["credential", "event", "expires_at", "node", "suppressed"],
             &["credential", "event", "expires_at", "node", "suppressed"],
             &["event", "former", "former_until", "node", "suppressed"],
             &["event", "former", "suppressed"],
@@ -459,6 +469,7 @@ mod tests {
             "revoked",
             "succeeded",
             "renewed",
+            "returned",
             "key-rotated",
             "key-retired",
             "secret-rotated",

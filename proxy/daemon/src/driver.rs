@@ -356,6 +356,7 @@ impl Driver {
             MeshEvent::Unknown { from, what } => self.note_unknown(from, what),
             MeshEvent::NotYetValid(begins) => clock::note_start(begins),
             MeshEvent::Refused { node, reason } => {
+                self.state.renewals.handle_refusal(&self.state.identity.credential, &reason);
                 self.state.audit.refused_peer(&node, &reason);
                 let name = self.reporter().name(&node);
                 self.state.journal.note(Kind::Refused, name, &reason, now);

@@ -64,6 +64,8 @@ pub(crate) struct CurrentIdentity {
 pub(crate) enum Change {
     /// Another credential for the same keys.
     Renewed(Box<Credential>),
+    /// The credential before the current one, which is unusable.
+    Returned(Box<Credential>),
     /// Another set of mesh secrets.
     Rotated(Box<MeshSecrets>),
     /// New keys and their credential; the current key answers until then.
@@ -77,6 +79,7 @@ pub(crate) enum Change {
 pub(crate) enum Changed {
     Nothing,
     Credential,
+    FormerCredential,
     Secret,
     FormerSecretErased,
     Key(FormerKey),
@@ -137,6 +140,10 @@ impl CurrentIdentity {
             Change::Renewed(credential) => {
                 self.show(*credential);
                 Changed::Credential
+            }
+            Change::Returned(credential) => {
+                self.show(*credential);
+                Changed::FormerCredential
             }
             Change::Rotated(secrets) => {
                 let before = std::mem::replace(&mut self.secrets, *secrets);

@@ -22,7 +22,7 @@ impl Driver {
         let now = clock::now();
         // The mesh comes first: it may refuse, and peers must know who sends the gossip.
         match &change {
-            Change::Renewed(credential) => {
+            Change::Renewed(credential) | Change::Returned(credential) => {
                 self.mesh.set_credential(credential)?;
                 self.core.set_credential(credential, now);
             }
@@ -40,7 +40,7 @@ impl Driver {
             Change::Retired => self.mesh.retire(),
         }
         let changed = self.state.identity.apply(change);
-        if matches!(changed, Changed::Credential | Changed::Key(_)) {
+        if matches!(changed, Changed::Credential | Changed::FormerCredential | Changed::Key(_)) {
             let own = self.state.identity.credential.clone();
             self.state.renewals.follow(&own, now);
             self.outputs.credential.send_replace(own);
@@ -59,6 +59,8 @@ impl Driver {
                 audit.renewed(&own.credential);
                 info!(%until, %roles, "this node's credential was renewed");
             }
+            // The caller logs the reason.
+            Changed::FormerCredential => audit.returned(&own.credential),
             Changed::Secret => {
                 let (id, until) = (SecretId::of(own.secrets.current()), own.secrets.retires_at());
                 let former_until = until.map(tracing::field::display);

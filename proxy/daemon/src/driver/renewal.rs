@@ -137,7 +137,8 @@ impl Driver {
         self.state.renewals.seeker.handle_lost(error, clock::now());
     }
 
-    /// Uses the credential on disk once it has begun, and the one before it while it has not.
+    /// Uses the credential on disk once it has begun, and the one before it while peers too find
+    /// that it has not.
     fn follow_clock(&mut self, wall: UnixSeconds) {
         let own = self.state.identity.credential.clone();
         if let Some(next) = self.state.renewals.take_early(&own, wall) {
@@ -150,7 +151,7 @@ impl Driver {
     }
 
     /// Returns to the previous credential if the current one was revoked with its issuer, while the
-    /// node itself is not, or has not begun.
+    /// node itself is not, or has not begun by this clock and a peer's.
     pub(crate) fn fall_back(&mut self) {
         let (own, wall) = (self.state.identity.credential.clone(), clock::wall());
         let revoked = self.core.discovery().revocations();
@@ -158,7 +159,7 @@ impl Driver {
         let former = self.state.renewals.former(&own, revoked, wall);
         let Some(former) = former.cloned() else { return };
         let until = former.expires_at;
-        if let Err(error) = self.change_identity(Change::Renewed(Box::new(former)), None) {
+        if let Err(error) = self.change_identity(Change::Returned(Box::new(former)), None) {
             return warn!(%error, "the previous credential is unusable");
         }
         if is_revoked {
@@ -172,8 +173,8 @@ impl Driver {
             self.state.renewals.keep_early(Some((*own).clone()));
             warn!(
                 %until, valid_from = %own.issued_at, clock = %wall,
-                "the current credential is not valid yet by this machine's clock; using the \
-                 previous one until it is, or an issuer renews it"
+                "the current credential is not valid yet by this machine's clock and a \
+                 member's; using the previous one until it is, or an issuer renews it"
             );
         }
     }

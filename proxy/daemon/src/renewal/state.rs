@@ -35,6 +35,8 @@ pub(crate) struct Renewals {
     former: Option<Credential>,
     /// The one on disk, while the current one is the one before it and it is not valid yet.
     early: Option<Credential>,
+    /// Whether a peer's clock too says that the current one has not begun.
+    is_refused_early: bool,
     /// Since when the mandate's first turn has been over by the wall clock.
     over_since: Option<Instant>,
 }
@@ -44,7 +46,7 @@ impl Renewals {
         let KnownRenewals { mandate, base, former, early } = known;
         let issuer = mandate.filter(|it| it.issuer() == own.node).map(Issuer::new);
         let seeker = Seeker::new(own, clock::now());
-        Self { seeker, issuer, base, former, early, over_since: None }
+        Self { seeker, issuer, base, former, early, is_refused_early: false, over_since: None }
     }
 
     /// The encoded credential that an issuer gets in addition to `own`.
@@ -79,6 +81,15 @@ impl Renewals {
         self.seeker.follow(own, now);
         // Whatever it is, it is the later decision.
         self.early = None;
+        self.is_refused_early = false;
+    }
+
+    /// Handles a peer's refusal of the credential, in the words of the peer's [`Error`].
+    ///
+    /// [`Error`]: meshport_config::Error::NotYetValid
+    pub(crate) fn handle_refusal(&mut self, own: &Credential, reason: &str) {
+        let early = format!("this node's credential: it is not valid before {}", own.issued_at);
+        self.is_refused_early |= reason.contains(&early);
     }
 
     /// The credential on disk, once the clock has reached its start; `own` is then the one before
@@ -90,14 +101,16 @@ impl Renewals {
     }
 
     /// The credential to return to if the current one was revoked with its issuer, or has not
-    /// begun: the clock went back, or was ahead when an issuer signed it.
+    /// begun: the clock was ahead when an issuer signed it. This node's clock alone is no evidence
+    /// of that: it may just be behind, and the former one may have ended.
     pub(crate) fn former(
         &self,
         own: &Credential,
         revoked: &Revocations,
         now: UnixSeconds,
     ) -> Option<&Credential> {
-        let is_unusable = now < own.valid_from() || revoked.covering(own).is_some();
+        let is_early = self.is_refused_early && now < own.valid_from();
+        let is_unusable = is_early || revoked.covering(own).is_some();
         let is_lost = own.is_renewal() && is_unusable && !revoked.has_node(&own.node);
         let former = self.former.as_ref().filter(|it| is_lost && it.node == own.node)?;
         (former.is_valid_at(now) && revoked.covering(former).is_none()).then_some(former)
@@ -191,6 +204,29 @@ mod tests {
         issued.countersign(&NodeKey::from_bytes([3; 32])).expect("its own key")
     }
 
+    /// A peer whose clock is right refuses a credential from the future.
+    fn refusal(own: &Credential) -> String {
+        let refused = own.verify(&own.mesh, UnixSeconds(own.valid_from().0 - 1));
+        let refused = refused.expect_err("it has not begun");
+        format!("the peer refuses this node's credential: {refused}")
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_alone_leaves_the_current_credential_in_use() {
+        let (mut renewals, own, none) = (renewals(), credential(3, "node"), Revocations::default());
+        let next = renewed(&renewals, &own, WALL.saturating_add(5 * DAY_S));
+        renewals.take_stored(&renewals.write(&own, next.clone()));
+        renewals.follow(&next, clock::now());
+        let back = WALL.saturating_add(DAY_S);
+        assert_eq!(renewals.former(&next, &none, back), None);
+        // Refusals for another reason, and of another credential, tell nothing of the clock.
+        renewals.handle_refusal(&next, "the peer refuses this node's credential: it has expired");
+        renewals.handle_refusal(&next, &refusal(&own));
+        assert_eq!(renewals.former(&next, &none, back), None);
+        renewals.handle_refusal(&next, &refusal(&next));
+        assert_eq!(renewals.former(&next, &none, back), Some(&own));
+    }
+
     #[test]
     fn a_credential_from_the_future_waits_behind_the_one_before_it_and_its_renewals() {
         let (mut renewals, own, none) = (renewals(), credential(3, "node"), Revocations::default());
@@ -198,6 +234,7 @@ mod tests {
         renewals.take_stored(&renewals.write(&own, future.clone()));
         assert_eq!(renewals.former(&future, &none, future.valid_from()), None);
         let before = UnixSeconds(future.valid_from().0 - 1);
+        renewals.handle_refusal(&future, &refusal(&future));
         assert_eq!(renewals.former(&future, &none, before), Some(&own));
         assert_eq!(renewals.former(&own, &none, UnixSeconds(own.valid_from().0 - 1)), None);
         renewals.keep_early(Some(future.clone()));
@@ -211,6 +248,7 @@ mod tests {
         renewals.keep_early(write.early);
         let taken = renewals.take_early(&next, future.valid_from());
         assert_eq!(taken.as_ref(), Some(&future));
+        renewals.handle_refusal(&future, &refusal(&future));
         assert_eq!(renewals.former(&future, &none, before), None, "it has expired");
         assert_eq!(renewals.former(&future, &none, WALL), Some(&next));
     }
