@@ -26,6 +26,9 @@ const BEFORE: u32 = 18;
 /// late, when the last session before it has its answer.
 const ROUNDS: usize = 3;
 const MAX_ROUNDS: usize = 6;
+/// So many of ten sessions that may have had an answer may break: in twelve runs at most 20 of 32
+/// did, none in each first round.
+const MOST_BROKEN: usize = 7;
 
 /// A session: when it was begun, and its result.
 struct Outcome {
@@ -64,6 +67,7 @@ fn no_session_fails_that_is_opened_at_the_moment_of_a_partition() {
     let local = world.at("worker-a").local;
     let partition = Cut::Between("a".to_owned(), "b".to_owned());
     let (mut judged, mut failed) = (0, Vec::new());
+    let (mut set_aside, mut all_broken) = (0, 0);
     let mut rounds = 0;
     for round in 1..=MAX_ROUNDS {
         world.chooses("worker-a", "cp-b", SETTLE);
@@ -82,6 +86,7 @@ fn no_session_fails_that_is_opened_at_the_moment_of_a_partition() {
             outcomes.into_iter().partition(|it| it.begun + NEAR / 2 > cut);
         let broken = answered.iter().filter(|it| it.failure.is_some()).count();
         println!("{broken} of {} broke that may have had an answer", answered.len());
+        (set_aside, all_broken) = (set_aside + answered.len(), all_broken + broken);
         let early = unanswered.iter().filter(|it| it.begun < cut).count();
         rounds += usize::from(early > 0);
         judged += unanswered.len();
@@ -96,5 +101,7 @@ fn no_session_fails_that_is_opened_at_the_moment_of_a_partition() {
     }
     println!("{judged} sessions were opened, {} failed", failed.len());
     assert!(failed.is_empty(), "of {judged}:\n{}", failed.join("\n"));
+    let most = set_aside * MOST_BROKEN / 10;
+    assert!(all_broken <= most, "{all_broken} of {set_aside} broke that may have had an answer");
     assert_eq!(rounds, ROUNDS, "too few sessions were opened right before a partition");
 }
