@@ -21,7 +21,7 @@ pub(crate) const FORMER_MAX_DATAGRAM: usize = 1180;
 pub const WIDE_DATAGRAM: usize = 1200;
 /// Bytes of a split probe and of its echo: as many as any other datagram may have.
 const SPLIT_DATAGRAM: usize = MAX_DATAGRAM;
-/// Bytes of a long probe besides padding: version, kind, nonce and the length of the rest.
+/// Bytes of a long probe before its padding: version, kind, nonce and the length of the padding.
 const WIDE_REST: usize = 12;
 /// The first byte of every datagram.
 pub const VERSION: u8 = 1;

@@ -179,7 +179,7 @@ impl Flight {
     }
 }
 
-/// Sizes of the pieces of that many bytes, of `most` each but for the last.
+/// Sizes of the parts of that many bytes: `most` each, the last one may be smaller.
 pub(crate) fn pieces(bytes: usize, most: usize) -> impl Iterator<Item = usize> + use<> {
     (0..bytes.div_ceil(most)).map(move |at| (bytes - at * most).min(most))
 }

@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 /// Bytes of the IPv6 header.
 pub(crate) const IPV6_HEADER: usize = 40;
 /// Bytes of the UDP header.
-const UDP_HEADER: usize = 8;
+pub(crate) const UDP_HEADER: usize = 8;
 /// Bytes of an ICMPv6 echo header: type, code, checksum, identifier, sequence.
 const ECHO_HEADER: usize = 8;
 /// Bytes of the fragment header: next header, reserved, offset and flags, id.

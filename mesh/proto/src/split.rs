@@ -170,7 +170,7 @@ pub(crate) fn piece(payload: usize) -> usize {
     payload.div_ceil(count).next_multiple_of(FRAGMENT_UNIT)
 }
 
-/// The fragments of a packet of ours, of `piece` bytes but for the last.
+/// The fragments of a packet of ours: `piece` bytes each, the last one may be shorter.
 pub(crate) fn fragments(
     packet: &[u8],
     piece: usize,

@@ -7,7 +7,7 @@ use meshport_config::NodeId;
 use super::Core;
 use crate::MeshCount;
 use crate::event::{Now, Route};
-use crate::inner::{self, Flow, UDP_OVERHEAD};
+use crate::inner::{self, Flow, UDP_HEADER, UDP_OVERHEAD};
 use crate::peer::QUEUE_LIMIT;
 use crate::peers::Slot;
 use crate::split;
@@ -19,8 +19,6 @@ pub const SEAL_OVERHEAD: usize = UDP_OVERHEAD + DATA_OVERHEAD;
 /// Single packets are padded to a multiple of this, as in WireGuard, so that their lengths reveal
 /// less. QUIC's are not: most are as long as the path allows.
 const PADDING: usize = 16;
-/// Bytes of the UDP header.
-const UDP_HEADER: usize = 8;
 /// Longest QUIC datagram to seal; MTU discovery stays far below.
 const MAX_STREAM_DATAGRAM: usize = 60_000;
 
