@@ -97,12 +97,12 @@ fn rates(took: &[Duration], bytes: usize) -> Vec<f64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_stream_fills_a_gigabit_over_100_ms() {
+async fn a_list_over_100_ms_waits_for_few_round_trips() {
     let bytes = 40 << 20;
     let took = fetch(Path::gigabit(100), bytes, 2).await;
     let rates = rates(&took, bytes);
-    // The first begins with ten packets in flight, the second pays one round trip.
-    assert!(rates[0] > 15.0 && rates[1] > 50.0, "{took:?}: {rates:?} MB/s");
+    // The first starts with 32 packets in flight, the second pays one round trip.
+    assert!(rates[0] > 20.0 && rates[1] > 50.0, "{took:?}: {rates:?} MB/s");
 }
 
 /// Megabytes per second of the second half of a long answer: without the start of its connection.
@@ -123,19 +123,19 @@ async fn steady_rate(path: Path, bytes: usize) -> f64 {
     rates(&[now() - since], got - had)[0]
 }
 
-/// 108 MB/s here, of the 125 of the line; real daemons reach 87. The bar leaves a sixth.
+/// 108 MB/s here, of the 125 of the line: headers are the rest. The bar leaves a sixth.
 #[tokio::test(start_paused = true)]
-async fn a_long_answer_over_100_ms_nearly_fills_the_line() {
+async fn one_stream_fills_a_gigabit_over_100_ms() {
     let rate = steady_rate(Path::gigabit(100), 160 << 20).await;
     assert!(rate > 90.0, "{rate} MB/s");
 }
 
-/// The first answer begins with ten packets in flight. These paths have loss and no queue: CUBIC as
+/// The first answer starts with 32 packets in flight. These paths have loss and no queue: CUBIC as
 /// quinn has it carries 1 to 5 MB/s on them.
 #[tokio::test(start_paused = true)]
 async fn a_path_that_loses_a_thousandth_is_filled_too() {
     let bytes = 20 << 20;
-    for (rtt_ms, least) in [(10, [45.0, 60.0]), (100, [9.5, 26.0])] {
+    for (rtt_ms, least) in [(10, [53.0, 60.0]), (100, [12.4, 26.0])] {
         let took = fetch(Path { loss: 0.001, ..Path::gigabit(rtt_ms) }, bytes, 2).await;
         let rates = rates(&took, bytes);
         let is_filled = rates.iter().zip(least).all(|(rate, least)| *rate > least);

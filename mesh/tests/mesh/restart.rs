@@ -304,9 +304,9 @@ async fn after_silence(silence: Duration, renews: bool) -> Duration {
     switch.set_filter(|_| false);
     a.mesh.expect_answer(&id(2));
     for _ in 0..8 {
-        // Like sessions without an answer, one after another.
+        // Like sessions without an answer, one after another. They use up the window.
         let mut stream = a.mesh.open_stream(id(2)).await.unwrap();
-        write(&mut stream.send, &[7; 1200]).await;
+        write(&mut stream.send, &[7; 6000]).await;
         tokio::time::sleep(silence / 8).await;
     }
     switch.clear_filter();
