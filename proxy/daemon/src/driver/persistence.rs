@@ -279,3 +279,6 @@ impl Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,11 +13,16 @@ fn authority() -> AuthorityKey {
 
 /// The identity of a node with this number; it follows the node with the number `former`.
 pub(crate) fn next(number: u8, former: Option<u8>) -> NextIdentity {
+    next_at(number, former, WALL)
+}
+
+/// The same, signed at this time.
+pub(crate) fn next_at(number: u8, former: Option<u8>, now: UnixSeconds) -> NextIdentity {
     let node_key = NodeKey::from_bytes([number; 32]);
     let record_key = RecordKey::from_bytes([number; 32]);
     let former = former.map(|former| NodeKey::from_bytes([former; 32]));
     let agree = |former: NodeKey| {
-        Succession::agree(&former, &node_key.public(), &authority().public(), WALL)
+        Succession::agree(&former, &node_key.public(), &authority().public(), now)
     };
     let subject = Subject {
         node: node_key.public(),
@@ -27,8 +32,8 @@ pub(crate) fn next(number: u8, former: Option<u8>) -> NextIdentity {
         roles: "node".parse().expect("roles"),
         succession: former.map(agree),
     };
-    let until = WALL.saturating_add(DAY_S);
-    let issued = Credential::issue_by_authority(&authority(), subject, WALL, until);
+    let until = now.saturating_add(DAY_S);
+    let issued = Credential::issue_by_authority(&authority(), subject, now, until);
     let credential = issued.and_then(|it| it.countersign(&node_key)).expect("a credential");
     NextIdentity { node_key, record_key, credential }
 }

@@ -1,0 +1,81 @@
+use std::fmt::Debug;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use meshport_config::Settings;
+use meshport_mesh::Shards;
+use meshport_state::{Identity, KnownRenewals};
+use tokio::time::timeout;
+
+use super::*;
+use crate::Handle;
+use crate::admin::credentials::{RenewRequest, RotateKeyRequest};
+use crate::driver::answers::{Answer, Ask};
+use crate::driver::commands::Command;
+use crate::driver::write_queue::MAX_WRITES;
+use crate::identity::tests::{next_at, secrets};
+use crate::node::{Environment, Node, Process};
+use crate::tcp::{Host, memory};
+use crate::vip::sockets::VipSockets;
+
+/// Timeout for an answer of this process.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A node with this identity, and the values that it wants stored, which nobody does.
+fn node(identity: &Identity) -> (Node, mpsc::Receiver<Write>) {
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let environment = Environment {
+        shards: Shards::bind(loopback, 1500, 1).expect("a free port"),
+        host: Host::Memory(memory::Host::default()),
+        seed: [7; 32],
+        generation: 1,
+        seeds: Vec::new(),
+        directory: None,
+        revocations: Revocations::default(),
+        renewals: KnownRenewals::default(),
+        nodes: None,
+        admin_http: None,
+        vip_sockets: VipSockets::default(),
+    };
+    let (writer, writes) = mpsc::channel(MAX_WRITES);
+    let process = Process { writer: Some(writer), ..Process::default() };
+    let settings = Settings::defaults("fra".parse().expect("a site"));
+    (Node::start_with(&settings, identity, environment, process).expect("it starts"), writes)
+}
+
+/// The error of a request that is refused at once.
+async fn refusal<R: Answer<Reply: Debug>>(handle: &Handle, request: R) -> String {
+    let answer = timeout(SOON, handle.ask(request)).await.expect("it is answered at once");
+    answer.expect_err("it is refused").to_string()
+}
+
+#[tokio::test]
+async fn a_key_and_a_credential_are_refused_while_either_is_being_written() {
+    let now = clock::wall();
+    let NextIdentity { node_key, record_key, credential } =
+        next_at(1, None, UnixSeconds(now.0 - 60));
+    let own = Identity { node_key, record_key, credential, secrets: secrets() };
+    let (node, mut writes) = node(&own);
+    let renew = move || RenewRequest { credential: next_at(1, None, now).credential.to_text() };
+    let rotate = move || {
+        let identity = next_at(2, Some(1), now).to_text().to_string();
+        RotateKeyRequest { identity, overlap_s: 60 }
+    };
+    for is_key in [false, true] {
+        let handle = node.handle();
+        let asked = tokio::spawn(async move {
+            match is_key {
+                true => handle.ask(rotate()).await.map(drop),
+                false => handle.ask(renew()).await.map(drop),
+            }
+        });
+        let write = writes.recv().await.expect("it runs");
+        assert_eq!(matches!(write, Write::Key(_)), is_key, "{write:?}");
+        let handle = node.handle();
+        for said in [refusal(&handle, renew()).await, refusal(&handle, rotate()).await] {
+            assert!(said.contains("another change is being written"), "{is_key}: {said}");
+        }
+        node.controls.commands.send(Command::Stored(write)).await.expect("it runs");
+        asked.await.expect("no panic").expect("it is in use");
+    }
+}
