@@ -128,12 +128,13 @@ fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
 
 #[cfg(test)]
 mod tests {
-    use meshport_config::Revocations;
+    use meshport_config::{NodeKey, Revocations};
     use meshport_core::testing::WALL;
 
     use super::*;
     use crate::driver::write_queue::{MAX_WRITES, SecretsWrite};
-    use crate::identity::tests::{rotated, secrets};
+    use crate::identity::tests::{next, next_at, rotated, secrets};
+    use crate::renewal::state::RenewalWrite;
     use crate::testing::{self, credential};
 
     struct Bench {
@@ -193,6 +194,28 @@ mod tests {
         let command = bench.commands.recv().await;
         assert!(matches!(command, Some(Command::NotStored(Write::Secrets(_), _))), "{command:?}");
         assert!(bench.state.mesh_secrets().expect("readable").is_none());
+    }
+
+    /// The next start would put them in place together with the credential that came with them.
+    #[tokio::test]
+    async fn new_keys_are_put_in_place_before_a_credential_for_them() {
+        let pending = next(4, Some(3));
+        let next = next_at(4, Some(3), WALL.saturating_add(1)).credential;
+        let former = || pending.credential.clone();
+        let renewal =
+            RenewalWrite { next: next.clone(), base: former(), former: former(), early: None };
+        let supplied = Write::Credential(Box::new(next.clone()));
+        for write in [supplied, Write::Renewal(Box::new(renewal))] {
+            let mut bench = bench();
+            let key = NodeKey::from_bytes([3; 32]);
+            bench.state.store_node_key(&key, Existing::Keep).expect("stored");
+            bench.state.store_next(&pending).expect("stored");
+            bench.writes.send(write).await.expect("it runs");
+            let command = bench.commands.recv().await;
+            assert!(matches!(command, Some(Command::Stored(_))), "{command:?}");
+            bench.state.settle_next().expect("nothing is left to do");
+            assert_eq!(bench.state.credential().expect("whole").as_ref(), Some(&next));
+        }
     }
 
     #[tokio::test]

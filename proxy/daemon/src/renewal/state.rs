@@ -225,6 +225,9 @@ mod tests {
         assert_eq!(renewals.former(&next, &none, back), None);
         renewals.handle_refusal(&next, &refusal(&next));
         assert_eq!(renewals.former(&next, &none, back), Some(&own));
+        assert_eq!(renewals.former(&next, &none, next.valid_from()), None, "it has begun");
+        renewals.follow(&next, clock::now());
+        assert_eq!(renewals.former(&next, &none, back), None, "a refusal is of one credential");
     }
 
     #[test]
