@@ -143,7 +143,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let options = Options { trace, until, progress: bar(end), live: false, film, costs };
     let is_full = scenario.level == Level::Full;
     let (run, effort) = match is_full {
-        true => go_full(scenario.clone(), once.seed, options)?,
+        true => go_full(arguments, scenario.clone(), options)?,
         false => go(scenario.clone(), once.seed, options)?,
     };
     if let Some(folder) = &arguments.report {
@@ -250,8 +250,20 @@ pub(super) fn wide(scenario: &Scenario) -> Result<(), Error> {
 }
 
 /// A run at the full level, on its own thread.
-fn go_full(scenario: Scenario, seed: u64, options: Options) -> Result<(Run, Effort), Error> {
-    let run = move || measured(|| full::run(scenario, seed, options));
+fn go_full(
+    arguments: &Arguments,
+    scenario: Scenario,
+    options: Options,
+) -> Result<(Run, Effort), Error> {
+    let seed = arguments.once.seed;
+    #[cfg(feature = "planted-bugs")]
+    let planted = arguments.planted.clone();
+    let run = move || {
+        // A bug is planted per thread.
+        #[cfg(feature = "planted-bugs")]
+        super::plant(planted.as_deref())?;
+        measured(|| full::run(scenario, seed, options))
+    };
     let thread = std::thread::Builder::new().name("full".into()).spawn(run);
     let thread = thread.map_err(|error| Error::Machine(format!("start a thread: {error}")))?;
     thread.join().map_err(|_| Error::Machine("the run panicked".into()))?
@@ -286,6 +298,8 @@ fn hash_of_another_process(arguments: &Arguments) -> Result<String, Error> {
     if let Some(most) = once.nodes_per_site {
         command.arg("--nodes-per-site").arg(most.to_string());
     }
+    #[cfg(feature = "planted-bugs")]
+    command.args(arguments.planted.iter().flat_map(|bug| ["--planted", bug]));
     let output = command.stderr(Stdio::null()).output().map_err(failed)?;
     let result: serde_json::Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| Error::Machine(format!("the second run gave no result: {error}")))?;

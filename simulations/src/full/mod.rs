@@ -90,25 +90,11 @@ fn check(story: &Story) -> Result<(), Error> {
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Run, Error> {
     let story = Story::new(scenario, seed, options.until)?;
     check(&story)?;
-    #[cfg(feature = "planted-bugs")]
-    plant()?;
     let _machine = machine::begin(seed)?;
     let failed = |error: std::io::Error| Error::Machine(format!("start a runtime: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
     runtime.block_on(async { Simulation::new(story, options)?.run().await })
-}
-
-/// Plants the bug that the environment variable names, to test the rules.
-#[cfg(feature = "planted-bugs")]
-fn plant() -> Result<(), Error> {
-    use meshport_config::planted::{self, Bug};
-
-    let Ok(name) = std::env::var("MESHPORT_SIM_PLANTED") else { return Ok(()) };
-    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
-    let unknown = || Error::Machine(format!("MESHPORT_SIM_PLANTED: there is no bug {name}"));
-    planted::plant(Some(bug.ok_or_else(unknown)?));
-    Ok(())
 }
 
 /// A run in progress.

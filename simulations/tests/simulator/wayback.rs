@@ -78,9 +78,8 @@ fn other_levels_refuse_a_way_back() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn a_stream_that_reaches_another_nodes_kubelet_breaks_a_rule() {
-    let mut command = command(BEHIND_NAT, &["--seed", "1"]);
-    command.env("MESHPORT_SIM_PLANTED", "OtherNode");
-    let (output, said) = output(command);
+    let arguments = ["--seed", "1", "--planted", "OtherNode"];
+    let (output, said) = output(command(BEHIND_NAT, &arguments));
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("a stream of the way back reaches the node it names"), "{said}");
     assert!(said.contains("its stream to the kubelet of shops-"), "{said}");

@@ -1,12 +1,8 @@
 //! The checks of the full level check: with a bug in the product each of these scenarios violates
 //! the rule about it, and without one none.
-//!
-//! `meshport-sim` plants the bug that this variable names.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-
-const VARIABLE: &str = "MESHPORT_SIM_PLANTED";
 
 /// A scenario's file, its seed, and the changes to it.
 type Story<'a> = (&'a str, &'a str, &'a [&'a str]);
@@ -18,7 +14,7 @@ fn run((file, seed, sets): Story<'_>, bug: Option<&str>) -> Output {
     for set in sets {
         command.arg("--set").arg(set);
     }
-    command.env_remove(VARIABLE).envs(bug.map(|bug| (VARIABLE, bug)));
+    command.args(bug.iter().flat_map(|bug| ["--planted", bug]));
     command.output().expect("the program starts")
 }
 
