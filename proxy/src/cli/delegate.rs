@@ -18,6 +18,7 @@ use super::renew::no_node;
 use super::{authority, clock, line, output, revoke, roles};
 use meshport_daemon::Error;
 use meshport_daemon::admin::credentials::MandateRequest;
+use meshport_state::StateDir;
 
 /// Remedy if the key is not here.
 const ELSEWHERE: &str = "run this on the machine that has it, and install the line here: meshport \
@@ -137,10 +138,7 @@ fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
     if expected != found {
         return Err(meshport_config::Error::ForeignMandate { expected, found }.into());
     }
-    state.store_mandate(&mandate)?;
-    let request = MandateRequest { mandate: text.trim().to_owned() };
-    let undone = "the mandate is stored but not in use yet";
-    let in_force = args.daemon.ask_if_running(&request, &state, undone)?.is_some();
+    let in_force = hand_over(args, &state, &mandate)?;
     let outcome = Outcome::of(mandate.terms(), None);
     let site =
         outcome.site.as_ref().map_or_else(|| "any site".to_owned(), |it| format!("site {it}"));
@@ -157,4 +155,15 @@ fn install(args: &DelegateArgs, file: &str) -> Result<(), Error> {
         (true, false) => "No daemon answers here; the next start uses it.",
     };
     output::with_advice(args.json, &outcome, &text, advice)
+}
+
+/// Passes the mandate to the daemon, otherwise writes it to the state folder. Returns whether a
+/// daemon uses it.
+fn hand_over(args: &DelegateArgs, state: &StateDir, mandate: &Mandate) -> Result<bool, Error> {
+    let request = MandateRequest { mandate: std::mem::take(&mut *mandate.to_text()?) };
+    let report = args.daemon.ask_if_running(&request, state, "the mandate is not installed")?;
+    if !report.as_ref().is_some_and(|it| it.is_stored) {
+        state.store_mandate(mandate)?;
+    }
+    Ok(report.is_some())
 }

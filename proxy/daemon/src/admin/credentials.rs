@@ -181,6 +181,9 @@ pub struct MandateReport {
     pub until: UnixSeconds,
     /// Whether the daemon did not know it before.
     pub is_new: bool,
+    /// Whether the daemon has stored it. Releases before 0.1 leave that to the client.
+    #[serde(default)]
+    pub is_stored: bool,
 }
 
 /// The mesh secret in force, in `meshport status`.

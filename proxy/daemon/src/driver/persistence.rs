@@ -1,15 +1,17 @@
-//! Mesh secrets, keys, operators' credentials and revocations: the writer stores them, then the
-//! driver uses them. Retires expired ones. The driver never waits for a disk.
+//! Mesh secrets, keys, operators' credentials, mandates and revocations: the writer stores them,
+//! then the driver uses them. Retires expired ones. The driver never waits for a disk.
 
 use std::time::Instant;
 
-use meshport_config::{Credential, MeshSecrets, NextSecret, NodeId, Revocations, UnixSeconds};
+use meshport_config::{
+    Credential, Mandate, MeshSecrets, NextSecret, NodeId, Revocations, UnixSeconds,
+};
 use meshport_core::overlap::Overlap;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::Error;
-use crate::admin::credentials::{RenewReport, RotateKeyReport, RotateReport};
+use crate::admin::credentials::{MandateReport, RenewReport, RotateKeyReport, RotateReport};
 use crate::clock;
 use crate::driver::Driver;
 use crate::driver::answers::Asker;
@@ -29,6 +31,7 @@ pub(crate) struct Persistence {
     secret_asker: Option<(u64, Asker<RotateReport>)>,
     key_asker: Option<Asker<RotateKeyReport>>,
     renewal_asker: Option<Asker<RenewReport>>,
+    mandate_asker: Option<Asker<MandateReport>>,
     former_secret: Overlap,
     /// When to check again whether the previous secret, if any, has expired.
     look_at: Option<Instant>,
@@ -44,6 +47,7 @@ impl Persistence {
             secret_asker: None,
             key_asker: None,
             renewal_asker: None,
+            mandate_asker: None,
             former_secret: Overlap::default(),
             look_at: secrets.retires_at().map(|_| clock::now()),
             former_key_until: None,
@@ -77,6 +81,12 @@ impl Persistence {
 
     fn answer_renewal(&mut self, answer: Result<RenewReport, Error>) {
         if let Some(asker) = self.renewal_asker.take() {
+            let _ = asker.send(answer);
+        }
+    }
+
+    fn answer_mandate(&mut self, answer: Result<MandateReport, Error>) {
+        if let Some(asker) = self.mandate_asker.take() {
             let _ = asker.send(answer);
         }
     }
@@ -163,6 +173,20 @@ impl Driver {
         Ok(true)
     }
 
+    /// An operator supplies a mandate; answered when it is stored and in use.
+    pub(crate) fn install(&mut self, mandate: Mandate, asker: Asker<MandateReport>) {
+        let judged = match self.persistence.mandate_asker {
+            Some(_) => Err(IdentityError::Busy.into()),
+            None => self.judge_mandate(&mandate).map_err(Error::Trust),
+        };
+        if let Err(error) = judged {
+            let _ = asker.send(Err(error));
+            return;
+        }
+        self.persistence.mandate_asker = Some(asker);
+        self.offer(Write::Mandate(Box::new(mandate)));
+    }
+
     /// Stores revocations for the next start; they are in force already.
     pub(crate) fn store_revocations(&mut self, all: Revocations) {
         let own = all.covering(&self.state.identity.credential).cloned();
@@ -216,7 +240,12 @@ impl Driver {
                 let report = used.map(|()| self.state.identity.renewal_report(true));
                 self.persistence.answer_renewal(report);
             }
-            Write::Revocations(_) | Write::Mandate(_) | Write::Nodes(_) | Write::Directory(_) => {}
+            Write::Mandate(mandate) => {
+                let report = self.take_mandate(*mandate);
+                self.persistence.answer_mandate(Ok(report));
+            }
+            Write::Revocations(_) | Write::Unexpired(_) | Write::Nodes(_) | Write::Directory(_) => {
+            }
         }
     }
 
@@ -242,6 +271,10 @@ impl Driver {
                 self.persistence.answer_renewal(Err(Error::Refused(error)));
             }
             Write::Mandate(_) => {
+                warn!(%error, "a mandate cannot be stored, so it is not used");
+                self.persistence.answer_mandate(Err(Error::Refused(error)));
+            }
+            Write::Unexpired(_) => {
                 warn!(%error, "cannot erase expired keys of the mandate; retrying later");
             }
             Write::Nodes(_) => warn!(%error, "cannot store the nodes of the cluster"),

@@ -47,8 +47,12 @@ impl Answer for MandateRequest {
     type Reply = MandateReport;
 
     fn answer(self, driver: &mut Driver, to: Asker<MandateReport>) {
-        let taken = Mandate::from_text(&self.mandate).and_then(|it| driver.take_mandate(it));
-        let _ = to.send(taken.map_err(Error::Trust));
+        match Mandate::from_text(&self.mandate) {
+            Ok(mandate) => driver.install(mandate, to),
+            Err(error) => {
+                let _ = to.send(Err(Error::Trust(error)));
+            }
+        }
     }
 }
 
@@ -57,7 +61,7 @@ impl Driver {
     pub(crate) fn renew_in_time(&mut self, now: Instant) {
         let wall = clock::wall();
         if let Some(left) = self.state.renewals.erase_ended(now, wall) {
-            self.offer(Write::Mandate(Box::new(left)));
+            self.offer(Write::Unexpired(Box::new(left)));
         }
         self.follow_clock(wall);
         let own = self.state.identity.credential.clone();
@@ -206,14 +210,19 @@ impl Driver {
         judged
     }
 
-    /// Handles a mandate from an operator, already stored.
-    fn take_mandate(&mut self, mandate: Mandate) -> Result<MandateReport, meshport_config::Error> {
+    /// Whether this node may use that mandate.
+    pub(super) fn judge_mandate(&self, mandate: &Mandate) -> Result<(), meshport_config::Error> {
         let own = &self.state.identity.credential;
         mandate.verify(&own.mesh)?;
         let (expected, found) = (own.node, mandate.issuer());
         if expected != found {
             return Err(meshport_config::Error::ForeignMandate { expected, found });
         }
+        Ok(())
+    }
+
+    /// Uses a mandate from an operator, which is stored.
+    pub(super) fn take_mandate(&mut self, mandate: Mandate) -> MandateReport {
         let until = mandate.until();
         let renewals = &mut self.state.renewals;
         let is_new = renewals.issuer.as_ref().is_none_or(|it| *it.mandate() != mandate);
@@ -222,7 +231,7 @@ impl Driver {
             None => renewals.issuer = Some(meshport_core::renewal::Issuer::new(mandate)),
         }
         info!(%until, is_new, "this node has a mandate to renew credentials");
-        Ok(MandateReport { until, is_new })
+        MandateReport { until, is_new, is_stored: true }
     }
 }
 

@@ -60,7 +60,10 @@ pub(crate) enum Write {
     Renewal(Box<RenewalWrite>),
     /// The credential that an operator supplied.
     Credential(Box<Credential>),
+    /// The mandate that an operator supplied.
     Mandate(Box<Mandate>),
+    /// The mandate in use, without keys that have expired.
+    Unexpired(Box<Mandate>),
     /// The cluster's nodes, as the way back encodes them.
     Nodes(Vec<u8>),
     Directory(Snapshot),
@@ -89,7 +92,7 @@ impl Write {
             Self::Revocations(_) => Some(0),
             Self::Secrets(_) => Some(1),
             Self::Key(_) | Self::Renewal(_) | Self::Credential(_) => Some(2),
-            Self::Mandate(_) => Some(3),
+            Self::Mandate(_) | Self::Unexpired(_) => Some(3),
             Self::Nodes(_) => Some(4),
             Self::Directory(_) => None,
         }
@@ -99,9 +102,9 @@ impl Write {
     fn number(&self) -> u64 {
         match self {
             Self::Secrets(new) => new.secrets.number(),
-            // A renewal of the credential that an operator replaces would undo that. An operator's
-            // own changes exclude each other.
-            Self::Key(_) | Self::Credential(_) => 1,
+            // A renewal of the credential that an operator replaces would undo that, and so would
+            // the rest of a former mandate. An operator's own changes exclude each other.
+            Self::Key(_) | Self::Credential(_) | Self::Mandate(_) => 1,
             _ => 0,
         }
     }
@@ -166,7 +169,9 @@ impl WriteQueue {
 
 #[cfg(test)]
 mod tests {
+    use meshport_config::{AuthorityKey, Terms};
     use meshport_core::testing::{WALL, credential};
+    use rand_core::OsRng;
 
     use super::*;
     use crate::clock;
@@ -251,6 +256,31 @@ mod tests {
         }
         writes.offer(renewal());
         assert!(matches!(writes.poll(now), Some(Write::Renewal(_))));
+    }
+
+    #[test]
+    fn the_rest_of_a_former_mandate_is_not_written_after_a_new_one() {
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
+        let own = credential(3, "node");
+        let terms = Terms {
+            issuer: own.node,
+            roles: own.roles,
+            site: None,
+            lifetime_s: 86_400,
+            from: WALL,
+            until: WALL.saturating_add(864_000),
+        };
+        let mandate = Mandate::create(&AuthorityKey::from_bytes([9; 32]), &terms, &mut OsRng);
+        let mandate = Box::new(mandate.expect("good"));
+        let rest = || Write::Unexpired(mandate.clone());
+        writes.offer(rest());
+        writes.offer(Write::Mandate(mandate.clone()));
+        writes.offer(rest());
+        let new = writes.poll(now).expect("it is due");
+        assert!(matches!(new, Write::Mandate(_)), "{new:?}");
+        writes.offer(rest());
+        writes.handle(&new, true, now);
+        assert!(writes.poll(now).is_none());
     }
 
     #[test]

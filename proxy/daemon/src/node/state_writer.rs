@@ -117,7 +117,7 @@ fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
             state.settle_next()?;
             state.store_credential(next, Existing::Replace)
         }
-        Write::Mandate(mandate) => state.store_mandate(mandate),
+        Write::Mandate(mandate) | Write::Unexpired(mandate) => state.store_mandate(mandate),
         Write::Nodes(bytes) => state.store_nodes(bytes),
         Write::Directory(Snapshot { directory, generation }) => {
             state.keep_generation(*generation)?;

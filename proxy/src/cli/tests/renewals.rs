@@ -1,11 +1,12 @@
-//! New credentials for the same node.
+//! New credentials for the same node, and mandates: a running daemon checks and stores them.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use meshport_config::Credential;
+use meshport_config::{Credential, Mandate, Terms};
 use meshport_state::Existing;
+use rand_core::OsRng;
 
 use super::super::renew::RenewArgs;
 use super::silent::first;
@@ -126,41 +127,77 @@ fn a_renewal_names_the_flags_if_the_daemon_has_another_socket() {
     assert_eq!(state.credential().expect("whole"), after);
 }
 
-/// Renews with a daemon that answers with this status and body. Returns whether the client wrote
-/// the new credential, and the result.
-fn answered(status: &'static str, body: &'static str) -> (bool, Result<(), Error>) {
+/// Runs a verb with a daemon that answers with this status and body. Returns whether the client
+/// wrote this file, and the result.
+fn answered(
+    file: &str,
+    [status, body]: [&str; 2],
+    run: impl FnOnce(&Machines, &str) -> Result<(), Error>,
+) -> (bool, Result<(), Error>) {
     let (machines, folder) = first();
-    let state = machines.state("first");
-    let before = state.credential().expect("whole");
-    let socket = UnixListener::bind(state.path().join("meshport.sock")).expect("it is free");
+    let state = machines.path("first");
+    let content = || fs::read(state.join(file)).ok();
+    let before = content();
+    let socket = UnixListener::bind(state.join("meshport.sock")).expect("it is free");
+    let length = body.len();
+    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
     let daemon = thread::spawn(move || {
         let (mut stream, _) = socket.accept().expect("the client connects");
         let mut request = [0; 4096];
         assert!(stream.read(&mut request).expect("a request") > 0);
-        let length = body.len();
-        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n");
-        stream.write_all(format!("{head}{body}").as_bytes()).expect("it waits");
+        stream.write_all(answer.as_bytes()).expect("it waits");
+        let _ = io::copy(&mut stream, &mut io::sink());
     });
-    let result = run(&folder);
+    let result = run(&machines, &folder);
     daemon.join().expect("it was asked");
-    (state.credential().expect("whole") != before, result)
+    (content() != before, result)
+}
+
+/// Installs a mandate for the node of this folder.
+fn install(machines: &Machines, folder: &str) -> Result<(), Error> {
+    let state = machines.state("first");
+    let own = state.credential().expect("whole").expect("a node");
+    let terms = Terms {
+        issuer: own.node,
+        roles: own.roles,
+        site: None,
+        lifetime_s: 30 * DAY,
+        from: own.issued_at,
+        until: own.issued_at.saturating_add(90 * DAY),
+    };
+    let authority = state.authority_key().expect("whole").expect("the first machine has it");
+    let mandate = Mandate::create(&authority, &terms, &mut OsRng).expect("it fits");
+    let file = machines.path("line");
+    fs::write(&file, &*mandate.to_text().expect("it fits")).expect("written");
+    let file = file.to_string_lossy();
+    match verb(&["delegate", "--install", &*file, "--state-dir", folder]) {
+        Verb::Delegate(args) => delegate::run(&args),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
-fn a_credential_that_the_daemon_refuses_is_not_stored() {
-    let (is_written, result) = answered("409 Conflict", r#"{"error":"it is revoked"}"#);
-    assert_eq!(message(result), "the daemon refused: it is revoked");
-    assert!(!is_written);
+fn what_the_daemon_refuses_is_not_stored() {
+    let refusal = ["409 Conflict", r#"{"error":"it is revoked"}"#];
+    let renewed = answered("credential", refusal, |_, folder| run(folder));
+    for (is_written, result) in [renewed, answered("mandate", refusal, install)] {
+        assert_eq!(message(result), "the daemon refused: it is revoked");
+        assert!(!is_written);
+    }
 }
 
 #[test]
-fn a_credential_is_stored_once_by_the_daemon_or_after_one_of_an_earlier_release() {
-    for (report, is_written) in [
-        (r#"{"expires_at":1800000000,"is_new":true,"is_stored":true}"#, false),
-        (r#"{"expires_at":1800000000,"is_new":true}"#, true),
-    ] {
-        let (was_written, result) = answered("200 OK", report);
-        result.expect("it is in use");
-        assert_eq!(was_written, is_written, "{report}");
+fn what_the_daemon_accepts_is_stored_once_by_it_or_after_one_of_an_earlier_release() {
+    for (key, file) in [("expires_at", "credential"), ("until", "mandate")] {
+        for (stored, is_written) in [(r#","is_stored":true"#, false), ("", true)] {
+            let report = format!(r#"{{"{key}":1800000000,"is_new":true{stored}}}"#);
+            let (was_written, result) =
+                answered(file, ["200 OK", &report], |machines, folder| match file {
+                    "mandate" => install(machines, folder),
+                    _ => run(folder),
+                });
+            result.expect("it is in use");
+            assert_eq!(was_written, is_written, "{report}");
+        }
     }
 }
