@@ -195,7 +195,8 @@ enum Verb {
     /// Wait until a service has a healthy origin
     ///
     /// For scripts at boot: ends as soon as a new session would find a ready origin. The daemon may
-    /// start after this command.
+    /// start after this command. Fails at once if this user may not open its socket, or if it has
+    /// no such service.
     #[command(after_long_help = text::WAIT)]
     Wait(wait::WaitArgs),
     /// Move all sessions away from this origin

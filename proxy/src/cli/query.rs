@@ -1,5 +1,6 @@
 //! `status`, `stats`, `routes`, `explain`, `peers` and `ping`: queries to a running daemon.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -213,6 +214,12 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
     let all = args.query.daemon.ask(&ExplainRequest)?;
     let chosen = select(all, args.service.as_ref(), args.origin.as_deref())?;
     output::either(args.query.json, &chosen, |it| render::explain(it, output::style()))
+}
+
+/// Whether this user may not open the socket, so that a daemon may be behind it.
+pub(super) fn is_closed(error: &Error) -> bool {
+    matches!(error, Error::NoDaemon { source, .. }
+        if source.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// The error that this node does not have the service.

@@ -254,7 +254,7 @@ EXAMPLES:
   meshport wait
   meshport wait --service kube-apiserver --timeout 30s
 
-Exit code 1 on timeout.
+Exit code 1 on timeout. Prints the obstacle if there is one after 3 s.
 ";
 
 pub(super) const DRAIN: &str = "\

@@ -8,7 +8,7 @@ use clap::Args;
 use meshport_config::{Period, ServiceName};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::query::{DaemonArgs, unknown_service};
+use super::query::{DaemonArgs, is_closed, unknown_service};
 use super::{output, runtime};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{OriginStatus, ServiceStatus};
@@ -18,6 +18,8 @@ use meshport_daemon::clock;
 
 /// Interval between queries: a boot takes seconds, and a query costs the daemon microseconds.
 const INTERVAL: Duration = Duration::from_millis(200);
+/// Time after which the obstacle is printed: longer than a daemon takes to start.
+const MOMENT: Duration = Duration::from_secs(3);
 const DEFAULT_SERVICE: &str = "kube-apiserver";
 
 /// `meshport wait`
@@ -38,24 +40,34 @@ pub(crate) struct WaitArgs {
 
 pub(crate) fn run(args: &WaitArgs) -> Result<(), Error> {
     let client = args.daemon.client()?;
-    let found = runtime()?.block_on(wait(&client, &args.service, args.timeout.0))?;
+    let found = runtime()?.block_on(wait(&client, &args.service, args.timeout.0, tell))?;
     output::either(args.json, &found, |OriginStatus { who, rtt_ms, .. }| {
         let rtt = rtt_ms.map_or("this node".into(), |rtt| format!("{rtt:.2} ms"));
         format!("{}: {} in {}, {rtt}\n", args.service, who.name, who.site_or_dash())
     })
 }
 
-/// The ready origin new sessions would go to.
+/// Prints the obstacle.
+pub(crate) fn tell(obstacle: &str) {
+    output::advice(&format!("waiting: {obstacle}"));
+}
+
+/// The ready origin new sessions would go to. Calls `tell` once with the obstacle if there is none
+/// after a moment.
 ///
 /// # Errors
-/// [`Error::Negative`] with the last obstacle if there is none in time; [`Error::Usage`] at once
-/// for a service that the daemon does not know, since waiting does not help.
+/// [`Error::Negative`] with the last obstacle if there is none in time. At once, since waiting does
+/// not help: [`Error::Usage`] for a service that the daemon does not know, [`Error::NoDaemon`] if
+/// this user may not open its socket.
 pub(crate) async fn wait(
     client: &AdminClient,
     service: &ServiceName,
     patience: Duration,
+    tell: impl FnOnce(&str),
 ) -> Result<OriginStatus, Error> {
-    let deadline = Instant::from_std(clock::now()) + patience;
+    let start = Instant::from_std(clock::now());
+    let deadline = start + patience;
+    let mut tell = Some(tell);
     loop {
         let left = deadline.saturating_duration_since(clock::now().into());
         let obstacle = match timeout(left, client.ask(&RoutesRequest)).await {
@@ -63,11 +75,17 @@ pub(crate) async fn wait(
                 Readiness::Ready(origin) => return Ok(*origin),
                 Readiness::NotYet(obstacle) => obstacle,
             },
-            Ok(Err(error @ (Error::NoDaemon { .. } | Error::Refused(_)))) => error.to_string(),
+            Ok(Err(error @ (Error::NoDaemon { .. } | Error::Refused(_)))) if !is_closed(&error) => {
+                error.to_string()
+            }
             Ok(Err(error)) => return Err(error),
             Err(_elapsed) => "the daemon does not answer".into(),
         };
-        if Instant::from_std(clock::now()) + INTERVAL > deadline {
+        let now = Instant::from_std(clock::now());
+        if let Some(tell) = tell.take_if(|_| now >= start + MOMENT) {
+            tell(&obstacle);
+        }
+        if now + INTERVAL > deadline {
             let waited = Period(patience);
             return Err(Error::Negative(format!("timed out after {waited}: {obstacle}")));
         }
@@ -141,8 +159,22 @@ mod tests {
     async fn a_daemon_that_never_comes_is_named_in_the_end() {
         let folder = tempfile::tempdir().expect("a folder");
         let client = AdminClient::new(folder.path().join("no.sock"));
-        let error = wait(&client, &name(), Duration::from_millis(1)).await.expect_err("no daemon");
+        let quiet = |said: &str| panic!("{said}");
+        let waited = wait(&client, &name(), Duration::from_millis(1), quiet).await;
+        let error = waited.expect_err("no daemon");
         assert_eq!(error.exit_code(), 1);
         assert!(error.to_string().contains("no daemon answers"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_obstacle_is_printed_once_after_a_moment() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = AdminClient::new(folder.path().join("no.sock"));
+        let (start, mut told) = (clock::now(), None);
+        let tell = |obstacle: &str| told = Some((clock::now() - start, obstacle.to_owned()));
+        wait(&client, &name(), 3 * MOMENT, tell).await.expect_err("no daemon");
+        let (after, obstacle) = told.expect("it is printed");
+        assert!((MOMENT..MOMENT + 2 * INTERVAL).contains(&after), "{after:?}");
+        assert!(obstacle.contains("no.sock: the socket does not exist"), "{obstacle}");
     }
 }

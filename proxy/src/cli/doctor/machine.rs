@@ -17,6 +17,7 @@ use super::checks::{Check, Looked};
 use super::facts::{Daemon, Facts, NO_STATE};
 use super::holder::{self, Protocol};
 use crate::cli::check;
+use crate::cli::query::is_closed;
 use meshport_daemon::{Error, findings};
 use meshport_state::{Error as StateError, StateDir};
 
@@ -56,12 +57,6 @@ fn addresses(facts: &Facts) -> Looked {
         }
         Err(_) => Ok(not_free(facts.settings()?)),
     }
-}
-
-/// Whether this user may not open the socket, so that a daemon may be behind it.
-fn is_closed(error: &Error) -> bool {
-    matches!(error, Error::NoDaemon { source, .. }
-        if source.kind() == io::ErrorKind::PermissionDenied)
 }
 
 fn not_free(settings: &Settings) -> Vec<Finding> {

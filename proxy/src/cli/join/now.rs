@@ -84,7 +84,8 @@ pub(super) fn start(joined: &Joined, paths: &Paths) -> Result<Started, Error> {
     let service = ServiceName::kube_apiserver();
     let client = AdminClient::new(socket);
     runtime()?.block_on(async {
-        let origin = wait::wait(&client, &service, PATIENCE).await.map_err(|error| match error {
+        let waited = wait::wait(&client, &service, PATIENCE, wait::tell).await;
+        let origin = waited.map_err(|error| match error {
             Error::Negative(why) => Error::Negative(format!(
                 "{UNIT} is started and enabled, but {why}. See `meshport doctor` and `journalctl \
                  -u meshport`"
