@@ -25,6 +25,13 @@ const TAIL_LINES: usize = 40;
 /// Maximum number of bytes read for the tail of a log.
 const TAIL_BYTES: u64 = 64 * 1024;
 
+/// The library of faketime, which shows a process another wall clock.
+pub fn faketime() -> PathBuf {
+    let places = fs::read_dir("/usr/lib").expect("Debian has it").flatten();
+    let mut files = places.map(|place| place.path().join("faketime/libfaketime.so.1"));
+    files.find(|file| file.exists()).expect("the package libfaketime is installed")
+}
+
 /// The product's binary: `MESHPORT_BIN` if it is set, else the release build of this checkout.
 ///
 /// Cargo's own lock on the target folder makes concurrent tests build once.

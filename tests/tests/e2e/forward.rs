@@ -68,6 +68,17 @@ impl Laptop {
         command.arg("--credential").arg(&self.folder).args(arguments);
         command
     }
+
+    /// Revokes its node once that has saved its credential; returns the NodeId.
+    fn revoke(&self, world: &World) -> String {
+        let slot = self.folder.join("0");
+        let saved = slot.join("credential");
+        wait::until("the credential is saved", SETTLE, || saved.exists().then_some(()));
+        let node = Identity::read(&slot).node().to_string();
+        let state = world.at("cp-near").state().to_string_lossy().into_owned();
+        run_ok(&meshport().to_string_lossy(), &["revoke", &node, "--state-dir", &state]);
+        node
+    }
 }
 
 /// A running forward, its local address, and how long it took to say it.
@@ -386,12 +397,7 @@ fn a_revoked_operators_forward_ends_and_says_why() {
     let laptop = Laptop::new(&mut world, "office", "cp-near");
     let log = world.path("forward.log");
     let (mut process, ..) = ready(&mut laptop.first(&["--listen", "127.0.0.1:0"]), &log);
-    let slot = laptop.folder.join("0");
-    let saved = slot.join("credential");
-    wait::until("the credential is saved", SETTLE, || saved.exists().then_some(()));
-    let node = Identity::read(&slot).node().to_string();
-    let state = world.at("cp-near").state().to_string_lossy().into_owned();
-    run_ok(&meshport().to_string_lossy(), &["revoke", &node, "--state-dir", &state]);
+    let node = laptop.revoke(&world);
     let status = process.ended(SETTLE);
     let said = process.output();
     assert_eq!(status.code(), Some(4), "{said}");
@@ -412,12 +418,7 @@ fn the_command_of_a_revoked_operator_is_asked_to_end_before_it_is_killed() {
     let id = wait::until("the command has started", SETTLE, || {
         fs::read_to_string(&begun).ok().filter(|text| text.ends_with('\n'))
     });
-    let slot = laptop.folder.join("0");
-    let saved = slot.join("credential");
-    wait::until("the credential is saved", SETTLE, || saved.exists().then_some(()));
-    let node = Identity::read(&slot).node().to_string();
-    let state = world.at("cp-near").state().to_string_lossy().into_owned();
-    run_ok(&meshport().to_string_lossy(), &["revoke", &node, "--state-dir", &state]);
+    laptop.revoke(&world);
     let status = process.ended(SETTLE);
     assert_eq!(status.code(), Some(4), "{}", process.output());
     let said = fs::read_to_string(&asked).expect("it had time to clean up");

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use meshport_tests::clients::Clients;
-use meshport_tests::process::{Process, meshport, run, run_ok};
+use meshport_tests::process::{Process, faketime, meshport, run, run_ok};
 use meshport_tests::wait;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -251,13 +251,6 @@ impl Group for Lan {
         fs::write(clock, offset).expect("the folder can be written");
         self.has_clocks
     }
-}
-
-/// The library of faketime, which shows a process another wall clock.
-fn faketime() -> PathBuf {
-    let places = fs::read_dir("/usr/lib").expect("Debian has it").flatten();
-    let mut files = places.map(|place| place.path().join("faketime/libfaketime.so.1"));
-    files.find(|file| file.exists()).expect("the package libfaketime is installed")
 }
 
 #[test]

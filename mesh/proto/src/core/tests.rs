@@ -17,6 +17,7 @@ use std::time::Duration;
 use meshport_config::{AuthorityKey, MeshSecret, NodeKey, RecordKey, Subject, UnixSeconds};
 
 use super::*;
+use crate::admission::Control;
 use crate::ports;
 
 const WALL: UnixSeconds = UnixSeconds(1_800_000_000);
@@ -56,6 +57,11 @@ fn credential_for(authority: u8, number: u8, until: UnixSeconds, roles: &str) ->
 
 fn good(number: u8) -> Credential {
     credential(1, number, UnixSeconds(WALL.0 + 86_400))
+}
+
+/// A hello that shows this credential to a peer that is known.
+fn hello(credential: &[u8]) -> Control<'_> {
+    Control::Hello { instance: 5, has_yours: true, continues: false, joins: false, credential }
 }
 
 /// Time until which the driver of a core sleeps.
@@ -271,6 +277,16 @@ impl Net {
             out.truncate(length);
             out
         })
+    }
+
+    /// Delivers a control message from one node to another.
+    fn tell(&mut self, from: u8, to: u8, message: &Control<'_>) {
+        let flow = self.node(from, |core, _| {
+            let slot = core.peers.of_node(&id(to)).unwrap();
+            core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
+        });
+        let sealed = self.seal(from, to, &send::udp_packet(&flow, &message.encode()));
+        self.deliver(at(from), at(to), &sealed);
     }
 
     fn seconds(&mut self, seconds: u64) {

@@ -1,6 +1,8 @@
 //! The wall clock of a daemon is wrong for a while: sessions continue, and the node is back once it
 //! is right.
 
+use meshport_tests::process::faketime;
+
 use super::*;
 use crate::issuers::{delegate, expires_at};
 
@@ -15,43 +17,46 @@ const SOON: Duration = Duration::from_secs(10);
 /// Lines of the file of secrets during an overlap: the statement, both, the end.
 const TWO_SECRETS: usize = 4;
 
-/// The library of faketime, which shows a process another wall clock.
-fn faketime() -> PathBuf {
-    let places = fs::read_dir("/usr/lib").expect("Debian has it").flatten();
-    let mut files = places.map(|place| place.path().join("faketime/libfaketime.so.1"));
-    files.find(|file| file.exists()).expect("the package libfaketime is installed")
-}
+/// The wall clock of one node: a file.
+struct Clock(PathBuf);
 
-/// Starts a node whose wall clock follows the file `clock`.
-fn with_a_clock(world: &World, node: &str, clock: &Path) -> Process {
-    let mut command = Command::new(meshport());
-    command.arg("run").arg("--config").arg(world.path(&format!("{node}.toml")));
-    command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", clock);
-    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    Process::start(node, &mut command, &world.path(&format!("{node}-clock.log")))
-}
+impl Clock {
+    /// Restarts a node with a clock that is wrong by this much.
+    fn of(world: &mut World, node: &str, offset: &str) -> (Self, Process) {
+        let clock = Self(world.path("clock"));
+        clock.set(offset);
+        world.kill(node);
+        // The library looks at its file each time, which the sandbox forbids.
+        let config = world.path(&format!("{node}.toml"));
+        let text = fs::read_to_string(&config).expect("the node has settings");
+        fs::write(&config, format!("sandbox = false\n{text}")).expect("the folder can be written");
+        let process = clock.start(world, node);
+        (clock, process)
+    }
 
-/// Lets a node run without its sandbox: the library looks at its file each time.
-fn without_sandbox(world: &World, node: &str) {
-    let config = world.path(&format!("{node}.toml"));
-    let text = fs::read_to_string(&config).expect("the node has settings");
-    fs::write(&config, format!("sandbox = false\n{text}")).expect("the folder can be written");
+    fn set(&self, offset: &str) {
+        fs::write(&self.0, format!("{offset}\n")).expect("the world's folder can be written");
+    }
+
+    fn start(&self, world: &World, node: &str) -> Process {
+        let mut command = Command::new(meshport());
+        command.arg("run").arg("--config").arg(world.path(&format!("{node}.toml")));
+        command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", &self.0);
+        command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        Process::start(node, &mut command, &world.path(&format!("{node}-clock.log")))
+    }
 }
 
 #[test]
 #[ignore = "needs the library of faketime: ./tests/run e2e"]
 fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
     let mut world = two_nodes_with_an_echo();
-    let clock = world.path("clock");
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    world.kill("worker-b");
-    without_sandbox(&world, "worker-b");
-    let daemon = with_a_clock(&world, "worker-b", &clock);
+    let (clock, daemon) = Clock::of(&mut world, "worker-b", "+0d");
     let local = world.at("worker-b").local;
     serves_again(&world, local);
     let mut open = session(&world, "worker-b");
     // All credentials of this mesh are minutes old.
-    fs::write(&clock, "-1d\n").expect("the world's folder can be written");
+    clock.set("-1d");
     let mut next = wait::now();
     wait::throughout("sessions go on, and new ones come about", BACK, || {
         wait::pace(&mut next, Duration::from_millis(200));
@@ -65,7 +70,7 @@ fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
     drop(daemon);
 
     // A start cannot know that the clock was right before.
-    let mut daemon = with_a_clock(&world, "worker-b", &clock);
+    let mut daemon = clock.start(&world, "worker-b");
     assert_eq!(daemon.ended(SETTLE).code(), Some(4));
     let output = daemon.output();
     let said = output.lines().last().expect("it says why").to_owned();
@@ -73,8 +78,8 @@ fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
     for words in ["worker-b/credential: is not valid before", "Correct this machine's clock"] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    let _daemon = with_a_clock(&world, "worker-b", &clock);
+    clock.set("+0d");
+    let _daemon = clock.start(&world, "worker-b");
     serves_again(&world, local);
     assert_eq!(warnings().as_deref(), Some("[]"));
 }
@@ -84,16 +89,12 @@ fn a_clock_before_all_credentials_cuts_nobody_and_is_named_at_the_next_start() {
 fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
     let mut world = two_nodes();
     // Two days after the credentials were made, so that they are valid a day earlier as well.
-    let clock = world.path("clock");
-    fs::write(&clock, "+2d\n").expect("the world's folder can be written");
-    world.kill("worker-b");
-    without_sandbox(&world, "worker-b");
-    let daemon = with_a_clock(&world, "worker-b", &clock);
+    let (clock, daemon) = Clock::of(&mut world, "worker-b", "+2d");
     let local = world.at("worker-b").local;
     serves_again(&world, local);
     let load = load(&world);
-    for jump in ["+3d\n", "+1d\n", "+2d\n"] {
-        fs::write(&clock, jump).expect("the world's folder can be written");
+    for jump in ["+3d", "+1d", "+2d"] {
+        clock.set(jump);
         load.goes_on(2 * SOME, SETTLE);
         // A jump ahead is not believed at once.
         let mut next = wait::now();
@@ -105,9 +106,9 @@ fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
     unharmed(load);
     // Restarted with a clock that is a day behind: everything it signs and sends is older than
     // before.
-    fs::write(&clock, "+1d\n").expect("the world's folder can be written");
+    clock.set("+1d");
     daemon.kill();
-    let daemon = with_a_clock(&world, "worker-b", &clock);
+    let daemon = clock.start(&world, "worker-b");
     serves_again(&world, local);
     wait::until("it is a member again", SETTLE, || {
         (world.at("cp-a").alive() == 2 && world.at("worker-b").alive() == 2).then_some(())
@@ -119,11 +120,7 @@ fn a_wall_clock_that_jumps_a_day_either_way_stops_nothing() {
 #[ignore = "needs the library of faketime: ./tests/run e2e"]
 fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
     let mut world = two_nodes();
-    let clock = world.path("clock");
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    world.kill("worker-b");
-    without_sandbox(&world, "worker-b");
-    let _daemon = with_a_clock(&world, "worker-b", &clock);
+    let (clock, _daemon) = Clock::of(&mut world, "worker-b", "+0d");
     let local = world.at("worker-b").local;
     serves_again(&world, local);
     let config = world.path("cp-a.toml");
@@ -135,7 +132,7 @@ fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
     let both = wait::until("it has the new secret and the former", SETTLE, || {
         secrets().filter(|text| text.lines().count() == TWO_SECRETS)
     });
-    fs::write(&clock, "+400d\n").expect("the world's folder can be written");
+    clock.set("+400d");
     wait::until("by its clock all others have ended", BELIEVED + SETTLE, || {
         (world.at("worker-b").alive() == 1).then_some(())
     });
@@ -144,7 +141,7 @@ fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
         wait::pace(&mut next, Duration::from_secs(1));
         world.at("worker-b").alive() == 1
     });
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    clock.set("+0d");
     let begun = wait::now();
     wait::until("it serves, and both know each other", SOON, || {
         let served = world.curl().get(local, "/version").is_ok_and(|it| it.status == 200);
@@ -158,16 +155,12 @@ fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
 #[ignore = "needs the library of faketime: ./tests/run e2e"]
 fn a_clock_that_is_400_days_ahead_for_20_s_cuts_nothing() {
     let mut world = two_nodes_with_an_echo();
-    let clock = world.path("clock");
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    world.kill("cp-a");
-    without_sandbox(&world, "cp-a");
-    let _daemon = with_a_clock(&world, "cp-a", &clock);
+    let (clock, _daemon) = Clock::of(&mut world, "cp-a", "+0d");
     let local = world.at("worker-b").local;
     serves_again(&world, local);
     let mut open = session(&world, "worker-b");
     let load = load(&world);
-    fs::write(&clock, "+400d\n").expect("the world's folder can be written");
+    clock.set("+400d");
     // All open sessions are judged anew now, as each is from time to time.
     let config = world.at("cp-a").config();
     let text = fs::read_to_string(config).expect("the node has settings");
@@ -179,7 +172,7 @@ fn a_clock_that_is_400_days_ahead_for_20_s_cuts_nothing() {
         wait::pace(&mut next, Duration::from_millis(200));
         answers(&mut open) && world.at("cp-a").alive() == 2
     });
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    clock.set("+0d");
     unharmed(load);
     assert!(answers(&mut open), "the session ended later");
 }
@@ -193,20 +186,16 @@ fn an_issuer_with_a_credential_from_the_future_returns_to_the_one_before() {
     world.meet();
     let flags = ["--credential-ttl", "24m", "--role", "node", "--role", "issuer"];
     delegate(&world, "cp-a", "cp-b", &flags);
-    let clock = world.path("clock");
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
-    world.kill("cp-b");
-    without_sandbox(&world, "cp-b");
-    let daemon = with_a_clock(&world, "cp-b", &clock);
+    let (clock, daemon) = Clock::of(&mut world, "cp-b", "+0d");
     let both = |world: &World| world.at("cp-a").alive() == 2 && world.at("cp-b").alive() == 2;
     wait::until("both know each other", SETTLE, || both(&world).then_some(()));
     let first = expires_at(&world, "cp-b");
     // Seven minutes before the end by its clock.
-    fs::write(&clock, "+17m\n").expect("the world's folder can be written");
+    clock.set("+17m");
     let future = wait::until("it signs for itself", BELIEVED + LOOKS + SETTLE, || {
         Some(expires_at(&world, "cp-b")).filter(|it| *it > first)
     });
-    fs::write(&clock, "+0d\n").expect("the world's folder can be written");
+    clock.set("+0d");
     wait::until("it uses the one before", SOON, || {
         (expires_at(&world, "cp-b") == first).then_some(())
     });
@@ -214,11 +203,11 @@ fn an_issuer_with_a_credential_from_the_future_returns_to_the_one_before() {
     wait::until("both know each other", SOON, || both(&world).then_some(()));
     // A restart changes nothing, and the later one counts once it has begun.
     drop(daemon);
-    let _daemon = with_a_clock(&world, "cp-b", &clock);
+    let _daemon = clock.start(&world, "cp-b");
     wait::until("it uses the one before", SETTLE, || {
         (world.at("cp-b").status()?["credential_expires_at"] == first).then_some(())
     });
-    fs::write(&clock, "+17m\n").expect("the world's folder can be written");
+    clock.set("+17m");
     wait::until("it uses the one that has begun", BELIEVED + SETTLE, || {
         (expires_at(&world, "cp-b") == future).then_some(())
     });

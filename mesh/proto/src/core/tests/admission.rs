@@ -3,7 +3,6 @@
 use meshport_config::Error;
 
 use super::*;
-use crate::admission::Control;
 use crate::inner;
 
 /// Node 3 with a self-made identity, unknown to nodes 1 and 2.
@@ -195,15 +194,7 @@ fn a_flood_of_credentials_costs_few_signatures_and_keeps_nobody_out() {
         net.node(3, |core, now| {
             core.local.shown.clone_from(&bytes);
             let slot = core.peers.of_node(&id(1)).unwrap();
-            let credential = &bytes;
-            let hello = Control::Hello {
-                instance: 5,
-                has_yours: true,
-                continues: false,
-                joins: false,
-                credential,
-            };
-            core.send_control(slot, now, ports::CONTROL, &hello);
+            core.send_control(slot, now, ports::CONTROL, &hello(&bytes));
         });
         net.pump();
         net.run(Duration::from_millis(5));
@@ -325,21 +316,14 @@ fn control_messages_are_answered_at_the_port_they_came_from() {
     let mut net = Net::new(2);
     net.connect(1, 2);
     let (own, other) = (net.nodes[&at(2)].address(), net.nodes[&at(1)].address());
-    let bytes = good(2).to_bytes();
-    let hello = Control::Hello {
-        instance: 5,
-        has_yours: true,
-        continues: false,
-        joins: false,
-        credential: &bytes,
-    };
     let flow = inner::Flow {
         source: own,
         destination: other,
         source_port: 40_000,
         destination_port: ports::CONTROL,
     };
-    let sealed = net.seal(2, 1, &send::udp_packet(&flow, &hello.encode()));
+    let hello = hello(&good(2).to_bytes()).encode();
+    let sealed = net.seal(2, 1, &send::udp_packet(&flow, &hello));
     net.events(2);
     net.deliver(at(2), at(1), &sealed);
     net.pump();

@@ -1,7 +1,6 @@
 //! Paths that lose long packets, and fragments.
 
 use super::*;
-use crate::admission::Control;
 use crate::core::send::udp_packet;
 use crate::inner::{self, Flow};
 use crate::{MAX_DATAGRAM, NARROWEST_MTU};
@@ -227,19 +226,12 @@ fn a_peer_splits_as_long_as_the_other_side_demands_it() {
 #[test]
 fn a_peer_that_joins_nothing_gets_no_fragments() {
     let mut net = narrow(NARROWEST_MTU.into());
-    let hello = |joins| {
-        let credential = &good(2).to_bytes();
-        Control::Hello { instance: 5, has_yours: true, continues: false, joins, credential }
-            .encode()
-    };
-    let flow = net.node(2, |core, _| {
-        let slot = core.peers.of_node(&id(1)).unwrap();
-        core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
-    });
+    let credential = &good(2).to_bytes();
     set_narrow(&mut net, 1, 2, true);
     for joins in [false, true] {
-        let sealed = net.seal(2, 1, &udp_packet(&flow, &hello(joins)));
-        net.deliver(at(2), at(1), &sealed);
+        let hello =
+            Control::Hello { instance: 5, has_yours: true, continues: false, joins, credential };
+        net.tell(2, 1, &hello);
         net.pump();
         let expected = if joins { (vec![1200], 2) } else { (vec![], 1) };
         assert_eq!(streams(&mut net, 1, 2, &[1200]), expected);

@@ -3,7 +3,6 @@
 use meshport_config::{Delegation, DelegationKey, Grant, Revocation, Revocations, Revoked};
 
 use super::*;
-use crate::admission::Control;
 use crate::core::revoke::MAX_KNOCKS;
 
 /// The revocation of node `number` by the authority made from `authority`.
@@ -215,21 +214,8 @@ fn the_gate_knows_where_admitted_peers_are_and_nobody_else() {
 fn a_peer_shuts_out_nobody_but_itself() {
     let mut net = guests();
     net.node(1, |core, now| core.set_revocations(leaked(9), now));
-    let flow = net.node(3, |core, _| {
-        let slot = core.peers.of_node(&id(1)).unwrap();
-        core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
-    });
     for (number, is_out) in [(2, false), (3, true)] {
-        let credential = &joined(number, 9).credential.to_bytes();
-        let hello = Control::Hello {
-            instance: 5,
-            has_yours: true,
-            continues: false,
-            joins: false,
-            credential,
-        };
-        let sealed = net.seal(3, 1, &send::udp_packet(&flow, &hello.encode()));
-        net.deliver(at(3), at(1), &sealed);
+        net.tell(3, 1, &hello(&joined(number, 9).credential.to_bytes()));
         let is_blocked = |number| net.nodes[&at(1)].is_blocked(&id(number));
         assert_eq!((is_blocked(2), is_blocked(3)), (false, is_out));
         assert_eq!(net.nodes[&at(1)].peer(&id(3)).is_none(), is_out);
@@ -248,20 +234,7 @@ fn an_invented_credential_of_a_revoked_invite_is_not_remembered() {
     unsigned.expires_at = UnixSeconds(unsigned.expires_at.0 + 1);
     let old = joined_for(3, 9, [120, 60].map(|ago| UnixSeconds(WALL.0 - ago))).credential;
     for (number, credential, is_remembered) in [(2, unsigned, false), (3, old, true)] {
-        let flow = net.node(number, |core, _| {
-            let slot = core.peers.of_node(&id(1)).unwrap();
-            core.flow(slot, ports::CONTROL, ports::CONTROL).unwrap()
-        });
-        let credential = &credential.to_bytes();
-        let hello = Control::Hello {
-            instance: 5,
-            has_yours: true,
-            continues: false,
-            joins: false,
-            credential,
-        };
-        let sealed = net.seal(number, 1, &send::udp_packet(&flow, &hello.encode()));
-        net.deliver(at(number), at(1), &sealed);
+        net.tell(number, 1, &hello(&credential.to_bytes()));
         assert!(net.nodes[&at(1)].peer(&id(number)).is_none(), "it says that it is revoked");
         assert_eq!(net.nodes[&at(1)].is_blocked(&id(number)), is_remembered);
     }

@@ -3,7 +3,7 @@
 use meshport_config::{MeshSecrets, NextSecret, Revocation, Revocations, Revoked, SecretId};
 
 use super::*;
-use crate::admission::{Control, RevocationSummary};
+use crate::admission::RevocationSummary;
 
 /// The overlap, in seconds.
 const OVERLAP: u64 = 3600;
