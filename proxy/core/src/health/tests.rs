@@ -313,7 +313,7 @@ fn a_stall_ends_with_the_second_answer() {
     }
     // It drains next: both are answered, and only live succeeds. Where answers take long, one probe
     // or the other is always pending.
-    for time in [5, 600] {
+    for time in [5, 600, 1100] {
         let mut apiserver = Apiserver::new(Duration::ZERO);
         apiserver.run(Duration::from_secs(10), Mood::Stalls);
         apiserver.run(Duration::from_secs(5), Mood::Drains(Duration::from_millis(time)));
@@ -325,17 +325,37 @@ fn a_stall_ends_with_the_second_answer() {
 /// stay; where another one was ready all the time, etcd fails here alone.
 #[test]
 fn one_that_fails_at_once_after_a_stall_of_all_is_unready_and_soon_ready() {
-    for (is_first, state) in [(true, OriginState::Unready), (false, OriginState::Stalled)] {
+    let judged = [(true, OriginState::Unready), (false, OriginState::Stalled)];
+    // When it recovers must not depend on the position of its probes.
+    let all = [0, 250, 500, 750].into_iter().flat_map(|phase| judged.map(|it| (phase, it)));
+    for (phase, (is_first, state)) in all {
         let mut apiserver = Apiserver::new(Duration::ZERO);
         apiserver.run(Duration::from_secs(10), Mood::Stalls);
         apiserver.health.handle_other(is_first, apiserver.now);
         apiserver.run(Duration::from_secs(2), Mood::Stalls);
         assert_eq!(apiserver.health.state(), OriginState::Stalled, "it hangs still");
-        apiserver.run(Duration::from_secs(5), Mood::Fails);
-        assert_eq!(apiserver.health.state(), state);
+        apiserver.run(Duration::from_millis(5000 + phase), Mood::Fails);
+        assert_eq!(apiserver.health.state(), state, "{phase} ms");
         apiserver.run(Duration::from_millis(255), Mood::Well);
-        assert_eq!(apiserver.health.state(), OriginState::Ready);
+        assert_eq!(apiserver.health.state(), OriginState::Ready, "{phase} ms");
     }
+}
+
+/// Only an instance that was ready can have stalled together with others, and once it is ready
+/// again its next failures count as usual.
+#[test]
+fn the_recovery_of_others_excuses_only_one_that_stalled_with_them() {
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.health.handle_other(true, apiserver.now);
+    apiserver.run(Duration::from_secs(10), Mood::Fails);
+    assert_eq!(apiserver.health.state(), OriginState::Stalled, "it was ready then");
+
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.run(Duration::from_secs(10), Mood::Stalls);
+    apiserver.health.handle_other(true, apiserver.now);
+    apiserver.run(Duration::from_secs(5), Mood::Well);
+    apiserver.run(Duration::from_secs(10), Mood::Fails);
+    assert_eq!(apiserver.health.state(), OriginState::Stalled, "it has been ready since");
 }
 
 #[test]
