@@ -1,9 +1,9 @@
 //! Access to a cluster from a kubeconfig: CA, server name and client credentials.
 //!
 //! Its `server` is not dialled; it only provides the name to verify if `tls-server-name` is absent.
-//! An IP address there belongs to one apiserver, but any may answer, so the usual name of
-//! apiservers is accepted too. Programs (`exec`) are not run. Relative files are resolved from the
-//! kubeconfig's folder, like kubectl does.
+//! That may be the name of one apiserver, but any may answer, so the usual name of apiservers is
+//! accepted too. Programs (`exec`) are not run. Relative files are resolved from the kubeconfig's
+//! folder, like kubectl does.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -181,8 +181,8 @@ fn damaged(key: &str, expected: &'static str) -> KubeconfigError {
     KubeconfigError::Damaged { key: key.to_owned(), expected }
 }
 
-/// The name that kubectl verifies, `tls-server-name` or else the host in `server`, and what may
-/// stand in for an address.
+/// The name that kubectl verifies, `tls-server-name` or else the host in `server`, and the usual
+/// name of apiservers.
 fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, KubeconfigError> {
     let server = cluster["server"].as_str().unwrap_or_default();
     let host = server.split_once("://").map_or(server, |(_, rest)| rest);
@@ -193,10 +193,7 @@ fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, KubeconfigError> {
     };
     let name = cluster["tls-server-name"].as_str().unwrap_or(host).to_owned();
     let name = ServerName::try_from(name).map_err(|_| KubeconfigError::NoServer)?;
-    let usual = match name {
-        ServerName::IpAddress(_) => ServerName::try_from(USUAL_NAMES[0]).ok(),
-        _ => None,
-    };
+    let usual = ServerName::try_from(USUAL_NAMES[0]).ok().filter(|usual| *usual != name);
     Ok(std::iter::once(name).chain(usual).collect())
 }
 
@@ -228,8 +225,10 @@ mod tests {
         for (cluster, expected) in [
             (json!({"server": "https://127.0.0.1:7445"}), vec!["127.0.0.1", usual]),
             (json!({"server": "https://[fd00::1]:6443"}), vec!["fd00::1", usual]),
-            (json!({"server": "https://api.example.com/k8s/c"}), vec!["api.example.com"]),
-            (json!({"server": "https://x:1", "tls-server-name": "kubernetes"}), vec!["kubernetes"]),
+            (json!({"server": "https://cp-1:6443"}), vec!["cp-1", usual]),
+            (json!({"server": "https://api.example.com/k8s/c"}), vec!["api.example.com", usual]),
+            (json!({"server": "https://x:1", "tls-server-name": "cp-1"}), vec!["cp-1", usual]),
+            (json!({"server": "https://x:1", "tls-server-name": usual}), vec![usual]),
         ] {
             let found = names(&cluster).expect("a name");
             assert_eq!(found.iter().map(ServerName::to_str).collect::<Vec<_>>(), expected);
