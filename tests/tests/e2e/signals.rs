@@ -1,6 +1,7 @@
 //! Signals to a running daemon: SIGTERM, and SIGHUP after a change of its settings.
 
 use std::fs;
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
@@ -27,6 +28,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Longest time from the last accepted client to the end of the process. On a busy machine, twice
 /// the time that the test itself was late meanwhile is added: the process waits its turn as well.
 const CLOSED: Duration = Duration::from_millis(150);
+/// Requests for the dashboard whose answers, of some 80 KiB, exceed the buffers of a connection.
+const UNREAD: usize = 200;
 
 /// Two sites with an origin each, and a node in the first.
 fn two_sites() -> World {
@@ -44,7 +47,7 @@ fn two_sites() -> World {
         world.node(&plan);
     }
     let listen = "\n[service.blob]\nlisten = [\"127.0.0.1:0\"]\n";
-    world.node(&NodePlan::new("worker", "a").settings(listen));
+    world.node(&NodePlan::new("worker", "a").settings(listen).http());
     world.meet();
     world.chooses("worker", "cp-a", SETTLE);
     world
@@ -158,6 +161,11 @@ fn a_daemon_that_stops_accepts_clients_to_its_end_and_the_next_one_waits_for_it(
     let open = Open::download(blob, BYTES).expect("a session opens");
     let (local, config) = (world.at("worker").local, text_of(&world.path("worker.toml")));
     let is_leaving = |world: &World| world.at("worker").status()?["is_leaving"].as_bool();
+    // A client that reads no answer must not delay the process once the address is closed.
+    let http = world.at("worker").http().expect("it is on");
+    let mut deaf = TcpStream::connect(http).expect("it listens");
+    let requests = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(UNREAD);
+    deaf.write_all(requests.as_bytes()).expect("it is read");
 
     world.node_mut("worker").process().signal("TERM");
     wait::until("it says that it stops", SETTLE, || (is_leaving(&world)?).then_some(()));

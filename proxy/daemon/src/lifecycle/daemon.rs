@@ -269,8 +269,9 @@ impl Daemon {
         // The writer stops unless a disk hangs.
         let _ = self.writer.await;
         let _ = self.stop_admin.send(());
-        // Each may take a second.
-        let _ = tokio::join!(self.node.close(), self.admin);
+        // First, since its last answers may take a second and the node closes the local addresses.
+        let _ = self.admin.await;
+        self.node.close().await;
         info!("stopped");
     }
 }
