@@ -212,8 +212,8 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Error> {
         return args.query.answer(&request, |way| render::way(node, way));
     }
     let all = args.query.daemon.ask(&ExplainRequest)?;
-    let chosen = select(all, args.service.as_ref(), args.origin.as_deref())?;
-    output::either(args.query.json, &chosen, |it| render::explain(it, output::style()))
+    let shown = select(all.clone(), args.service.as_ref(), args.origin.as_deref())?;
+    output::either(args.query.json, &shown, |it| render::explain(it, &all, output::style()))
 }
 
 /// Whether this user may not open the socket, so that a daemon may be behind it.

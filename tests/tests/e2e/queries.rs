@@ -61,6 +61,24 @@ fn the_version_of_the_daemon_is_told_and_its_status_watched() {
     });
 }
 
+fn two_origins() -> World {
+    let mut world = World::new();
+    ["cp-1", "cp-2"].into_iter().for_each(|name| world.origin(name, "fra"));
+    world.meet();
+    world.chooses("cp-1", "cp-1", SETTLE);
+    world
+}
+
+#[test]
+fn an_origin_by_itself_is_compared_with_the_one_that_is_chosen() {
+    let world = two_origins();
+    let explain = |arguments: &[&str]| world.at("cp-1").explain(arguments);
+    let compared = " more than cp-1; ";
+    wait::until("cp-2 is measured", SETTLE, || explain(&[]).contains(compared).then_some(()));
+    let said = explain(&["cp-2"]);
+    assert!(said.contains(compared), "{said}");
+}
+
 /// The user that owns nothing.
 const USER: u32 = 65534;
 

@@ -21,17 +21,24 @@ const CANDIDATES: [Column; 9] = [
 ];
 const CHANGES: [Column; 4] = [right("AGO", 0), left("FROM", 0), left("TO", 0), left("CAUSE", 0)];
 
-/// A block per service.
-pub(crate) fn explain(explanations: &[Explanation], style: impl Into<Style>) -> String {
+/// A block per service of `shown`, a part of `all`: each candidate is compared with the first of
+/// all.
+pub(crate) fn explain(
+    shown: &[Explanation],
+    all: &[Explanation],
+    style: impl Into<Style>,
+) -> String {
     let style = style.into();
-    let blocks: Vec<String> = explanations.iter().map(|it| block(it, style)).collect();
+    let whole = |it: &Explanation| all.iter().find(|whole| whole.service == it.service);
+    let blocks = shown.iter().map(|it| block(it, whole(it).unwrap_or(it), style));
+    let blocks: Vec<String> = blocks.collect();
     match blocks.is_empty() {
         true => "no service is used or offered here\n".into(),
         false => blocks.join("\n"),
     }
 }
 
-fn block(explanation: &Explanation, style: Style) -> String {
+fn block(explanation: &Explanation, whole: &Explanation, style: Style) -> String {
     let Explanation { service, policy, chosen, candidates, sessions, changes } = explanation;
     let choice = match chosen {
         Some(chosen) => {
@@ -48,7 +55,7 @@ fn block(explanation: &Explanation, style: Style) -> String {
         text.push_str("\n  Origins\n");
         for candidate in candidates {
             let tone = of_standing(&candidate.standing);
-            text.push_str(&toned(&sentence(candidate, &candidates[0]), tone, 4, style));
+            text.push_str(&toned(&sentence(candidate, &whole.candidates[0]), tone, 4, style));
             for relay in &candidate.relays {
                 text.push_str(&wrapped(&relay_line(relay), 6, style));
             }
@@ -236,7 +243,7 @@ mod tests {
 
     #[test]
     fn everything_is_said_in_order() {
-        let text = explain(&[sample()], None);
+        let text = explain(&[sample()], &[], None);
         let begun = "kube-apiserver, policy nearest: cp-1 in fra: nearest ready, for 2h 5m\n";
         assert!(text.starts_with(begun), "{text}");
         let after = text.split_once("  Origins\n").expect("the sentences").1;
@@ -262,10 +269,19 @@ used recently
     }
 
     #[test]
+    fn an_origin_by_itself_is_compared_with_the_first_of_all() {
+        let mut shown = sample();
+        shown.candidates.retain(|it| it.status.who.name == "cp-2");
+        let text = explain(&[shown], &[sample()], None);
+        let said = "    cp-2: reported ready for 2h 5m; costs 34.6 ms more than cp-1; ";
+        assert!(text.contains(said) && !text.contains("cp-3"), "{text}");
+    }
+
+    #[test]
     fn an_origin_behind_a_nat_like_this_node_is_reported_with_the_remedy() {
         let mut sample = sample();
         sample.candidates[2].status.lacks = BOTH_BEHIND_NAT.into();
-        let text = explain(&[sample], None);
+        let text = explain(&[sample], &[], None);
         let said = "cp-3: reported unready for 12s; both behind NAT: no direct path; give the \
                     role relay to a member that both reach, or forward a port and set advertise";
         assert!(text.contains(said), "{text}");
@@ -274,11 +290,11 @@ used recently
     #[test]
     fn a_narrow_terminal_is_kept_to_and_nothing_is_a_word_too() {
         for width in [60, 80] {
-            let text = explain(&[sample()], Some(width));
+            let text = explain(&[sample()], &[], Some(width));
             assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
         }
         let none = Explanation { candidates: Vec::new(), chosen: None, ..sample() };
-        assert!(explain(&[none], None).contains("no origin is known"));
-        assert_eq!(explain(&[], None), "no service is used or offered here\n");
+        assert!(explain(&[none], &[], None).contains("no origin is known"));
+        assert_eq!(explain(&[], &[], None), "no service is used or offered here\n");
     }
 }
