@@ -10,6 +10,7 @@ use std::str::FromStr;
 use clap::Args;
 use meshport_config::{ServiceName, TextError};
 
+use super::kubeconfig::Evidence;
 use super::query::DaemonArgs;
 use super::textfile::TextFile;
 use super::{local, output, runtime};
@@ -92,7 +93,11 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
         hosts.replace(&changed)?;
         return output::answer(&format!("{name} is removed from {file}\n"));
     }
-    let local = runtime()?.block_on(local::addresses(&args.daemon, &args.service))?;
+    let (local, evidence) = runtime()?.block_on(async {
+        let local = local::addresses(&args.daemon, &args.service).await?;
+        let evidence = Evidence::of_daemon(&args.daemon.client()?, &args.service).await;
+        Ok::<_, Error>((local, evidence.unwrap_or_default()))
+    })?;
     let mut ips: Vec<IpAddr> = local.addresses.iter().map(SocketAddr::ip).collect();
     ips.dedup();
     let port = local.first().port();
@@ -100,6 +105,7 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
         "clients must use https://{name}:{port}, the port according to {}",
         local.source
     ));
+    evidence.warnings(name).iter().for_each(|warning| output::advice(warning));
     if !args.add {
         return output::answer(&block(&entries(name, &ips)));
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::chown;
 use std::process::Command;
 use std::time::Duration;
 
-use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -77,6 +77,22 @@ fn an_origin_by_itself_is_compared_with_the_one_that_is_chosen() {
     wait::until("cp-2 is measured", SETTLE, || explain(&[]).contains(compared).then_some(()));
     let said = explain(&["cp-2"]);
     assert!(said.contains(compared), "{said}");
+}
+
+#[test]
+fn a_name_that_a_certificate_lacks_is_warned_of_before_the_hosts_file_maps_it() {
+    let world = two_origins();
+    let (binary, state) = (meshport().to_string_lossy(), world.at("cp-1").state());
+    let told = |name: &str| {
+        let state = state.to_string_lossy();
+        let output = run(&binary, &["hosts", "--name", name, "--state-dir", &state]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let lacking = "warning: cp-1 is not in the certificate of cp-2; clients fail when it answers";
+    wait::until("cp-2 is asked too", SETTLE, || told("cp-1").contains(lacking).then_some(()));
+    let shared = told("kubernetes.default.svc");
+    assert!(!shared.contains("warning"), "{shared}");
 }
 
 /// The user that owns nothing.

@@ -18,6 +18,22 @@ impl Evidence {
         let partial = answers.is_empty().then(|| "no origin can be reached".to_owned());
         Self { asked: answers.iter().map(asked).collect(), partial, apiservers: is_usual(service) }
     }
+
+    /// Asks every origin of a service through the daemon.
+    ///
+    /// # Errors
+    /// Why no origin was asked.
+    pub(in crate::cli) async fn of_daemon(
+        client: &AdminClient,
+        service: &ServiceName,
+    ) -> Result<Self, String> {
+        match client.ask(&CertificatesRequest { service: service.clone() }).await {
+            Ok(answers) if !answers.is_empty() => Ok(Self::of_origins(service, &answers)),
+            Ok(_) => Err("no origin is known yet".into()),
+            Err(Error::NoDaemon { .. }) => Err("no daemon answers".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
 }
 
 /// Asks every origin of a service, or the server of the source context if no origins are known.
@@ -26,12 +42,9 @@ pub(super) async fn evidence(
     service: &ServiceName,
     server: &ServerUrl,
 ) -> Evidence {
-    let request = CertificatesRequest { service: service.clone() };
-    let why = match client.ask(&request).await {
-        Ok(answers) if !answers.is_empty() => return Evidence::of_origins(service, &answers),
-        Ok(_) => "no origin is known yet".into(),
-        Err(Error::NoDaemon { .. }) => "no daemon answers".into(),
-        Err(error) => error.to_string(),
+    let why = match Evidence::of_daemon(client, service).await {
+        Ok(evidence) => return evidence,
+        Err(why) => why,
     };
     let address = server.address();
     let read = handshake::of_server(&address, certificates::LIMIT).await;

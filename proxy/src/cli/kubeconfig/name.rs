@@ -42,6 +42,16 @@ impl Evidence {
         self.asked.iter().filter_map(|it| it.read.as_ref().ok().cloned()).collect()
     }
 
+    /// Warnings for clients that verify `name` at any origin.
+    pub(in crate::cli) fn warnings(&self, name: &str) -> Vec<String> {
+        let lacking = self.lacking(name);
+        let mut warnings = self.gaps(name);
+        if !lacking.is_empty() {
+            warnings.push(missing(name, &lacking));
+        }
+        warnings
+    }
+
     /// The origins whose certificate is not valid for `name`.
     fn lacking(&self, name: &str) -> Vec<&str> {
         let lacks = |it: &&ShownCertificate| it.read.as_ref().is_ok_and(|read| !read.is_for(name));
@@ -111,12 +121,7 @@ pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verifi
 
 /// Warnings about a name that the user chose.
 pub(super) fn chosen(name: &str, evidence: &Evidence) -> Verified {
-    let lacking = evidence.lacking(name);
-    let mut warnings = evidence.gaps(name);
-    if !lacking.is_empty() {
-        warnings.push(missing(name, &lacking));
-    }
-    Verified { name: name.to_owned(), note: None, warnings }
+    Verified { name: name.to_owned(), note: None, warnings: evidence.warnings(name) }
 }
 
 /// The best name that all the certificates have.
