@@ -41,6 +41,8 @@ use meshport_config::planted::{Bug, is_planted};
 use meshport_config::{HealthMode, HealthSettings};
 use meshport_discovery::OriginState;
 
+use crate::units::counted;
+
 mod checks;
 mod schedule;
 
@@ -383,7 +385,8 @@ impl Health {
                 self.forget_ready();
                 if outcome == Outcome::Silent {
                     self.alive = Alive::Silent;
-                    self.detail = format!("silent for {} probes", self.silent_in_row);
+                    self.detail =
+                        format!("silent for {}", counted(self.silent_in_row.into(), "probe"));
                 } else {
                     self.alive = Alive::Broken;
                     self.detail =

@@ -10,6 +10,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::units::counted;
+
 /// Maximum addresses kept of a list; a control plane has three or five.
 pub const MAX_LISTED: usize = 64;
 /// How long a difference must last before it counts: an apiserver that was killed stays on the
@@ -39,11 +41,9 @@ pub struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { listed, serving, strangers } = self;
-        write!(
-            f,
-            "the cluster lists {listed} apiservers, but {serving} origins of the mesh \
-                   serve"
-        )?;
+        let ours = counted(*serving as u64, "serving origin");
+        let theirs = counted(*listed as u64, "apiserver");
+        write!(f, "the cluster lists {theirs}, but the mesh has {ours}")?;
         if *serving > *listed || strangers.is_empty() {
             return Ok(());
         }
@@ -132,7 +132,7 @@ mod tests {
         roster.handle_failure();
         roster.handle_list(listed(&[1, 2, 3]), &two, start + LASTING);
         let found = roster.difference().expect("it has lasted").to_string();
-        assert!(found.contains("lists 3 apiservers, but 2 origins"), "{found}");
+        assert!(found.contains("3 apiservers, but the mesh has 2 serving origins"), "{found}");
         assert!(found.contains("at 10.77.0.3:6443"), "{found}");
         roster.handle_list(listed(&[1, 2]), &two, start + LASTING);
         assert_eq!(roster.difference(), None);
@@ -158,10 +158,8 @@ mod tests {
         let elsewhere = Known { addresses: Vec::new(), ..origin(1) };
         assert_eq!(compare(&listed(&[8, 9]), &[elsewhere.clone(), elsewhere.clone()]), None);
         let found = compare(&listed(&[9]), &[elsewhere.clone(), elsewhere]).expect("a number");
-        assert_eq!(
-            found.to_string(),
-            "the cluster lists 1 apiservers, but 2 origins of the mesh serve"
-        );
+        let expected = "the cluster lists 1 apiserver, but the mesh has 2 serving origins";
+        assert_eq!(found.to_string(), expected);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use meshport_config::UnixSeconds;
+use meshport_core::units::counted;
 use serde::Serialize;
 
 use self::archive::Archive;
@@ -153,7 +154,8 @@ fn pack(folder: &str, gathered: Gathered, now: UnixSeconds) -> io::Result<Packed
         }
         let (content, removed) = censor.clean(content);
         if removed > 0 {
-            let why = format!("{removed} lines that contained a secret were left out");
+            let lines = counted(removed as u64, "line");
+            let why = format!("left out {lines} that contained a secret");
             missing.push(Missing { part: part.clone(), why });
         }
         total += content.len();
@@ -242,6 +244,6 @@ mod tests {
         assert_eq!(packed.parts, ["log.txt", "README.txt"]);
         let missing: Vec<&str> = packed.missing.iter().map(|it| it.part.as_str()).collect();
         assert_eq!(missing, ["status.json", "large.txt", "log.txt"]);
-        assert!(packed.missing[2].why.starts_with("1 lines"), "{:?}", packed.missing[2]);
+        assert_eq!(packed.missing[2].why, "left out 1 line that contained a secret");
     }
 }

@@ -13,6 +13,7 @@ use meshport_config::UnixSeconds;
 use meshport_core::findings::{
     CERTIFICATE_ENDS, Finding, KUBECONFIG_PAST_US, NAME_NOT_IN_CERTIFICATE,
 };
+use meshport_core::units::age;
 use tokio::net::lookup_host;
 
 use super::checks::{Check, Looked};
@@ -29,7 +30,6 @@ use meshport_daemon::health::certificates;
 const LIMIT: Duration = certificates::LIMIT.saturating_add(Duration::from_secs(1));
 
 const NO_ADDRESS: &str = "this node has no local address for apiservers";
-const DAY_S: u64 = 86_400;
 
 pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
     let (of_ends, of_files) = (facts.clone(), facts.clone());
@@ -58,8 +58,8 @@ fn ending(who: &str, end: UnixSeconds, now: UnixSeconds) -> Option<Finding> {
             Some(CERTIFICATE_ENDS.broken(format!("the certificate of {who} expired at {end}")))
         }
         Validity::EndsSoon => {
-            let days = end.seconds_since(now) / DAY_S;
-            let text = format!("the certificate of {who} expires in {days} days, at {end}");
+            let left = age(end.seconds_since(now));
+            let text = format!("the certificate of {who} expires in {left}, at {end}");
             Some(CERTIFICATE_ENDS.found(text))
         }
     }
@@ -189,12 +189,14 @@ mod tests {
 
     #[test]
     fn a_certificate_that_expires_or_has_expired_is_reported() {
-        let (now, day) = (UnixSeconds(1_800_000_000), DAY_S);
-        let in_days = |days: u64| ending("cp-1", UnixSeconds(now.0 + days * day), now);
-        assert_eq!(in_days(30), None);
-        let soon = in_days(12).expect("it is time");
-        assert!(soon.severity == Severity::Warning && soon.detail.contains("in 12 days"), "{soon}");
-        assert_eq!(in_days(0).expect("it is over").severity, Severity::Error);
+        let (now, day) = (UnixSeconds(1_800_000_000), 86_400);
+        let within = |seconds: u64| ending("cp-1", UnixSeconds(now.0 + seconds), now);
+        assert_eq!(within(30 * day), None);
+        let soon = within(12 * day).expect("it is time");
+        assert!(soon.severity == Severity::Warning && soon.detail.contains("in 12d,"), "{soon}");
+        let sooner = within(7_500).expect("it is time");
+        assert!(sooner.detail.contains("expires in 2h 5m,"), "{sooner}");
+        assert_eq!(within(0).expect("it is over").severity, Severity::Error);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use meshport_config::{Period, ServiceName, UnixSeconds};
+use meshport_core::units;
 
 use super::ForwardArgs;
 use crate::cli::{clock, output};
@@ -77,12 +78,21 @@ impl Console {
     }
 }
 
+fn counted(count: usize, what: &str) -> String {
+    units::counted(count as u64, what)
+}
+
 fn stage(progress: &Progress, service: &ServiceName) -> String {
     let Progress { members, origins, measured, .. } = progress;
-    match (members, origins) {
+    match (*members, *origins) {
         (0, _) => "looking for members ...".to_owned(),
-        (_, 0) => format!("{members} members answer; asking for origins of {service} ..."),
-        _ => format!("{origins} origins of {service}, {measured} measured ..."),
+        (members, 0) => {
+            let answered = counted(members, "member");
+            format!("{answered} answered; asking for origins of {service} ...")
+        }
+        (_, origins) => {
+            format!("{} of {service}, {measured} measured ...", counted(origins, "origin"))
+        }
     }
 }
 
@@ -130,20 +140,21 @@ pub(in crate::cli) fn no_member(refused: Option<&str>, waited: Period) -> String
 pub(super) fn no_origin(progress: &Progress, args: &ForwardArgs) -> Error {
     let Progress { members, origins, measured, refused, .. } = progress;
     let (service, waited) = (&args.service, args.timeout);
-    let text = match (refused, members, origins, measured) {
+    let text = match (refused, *members, *origins, measured) {
         (refused, 0, ..) => no_member(refused.as_deref(), waited),
         (_, members, 0, _) => {
             let meant = service.misspelt().map(|name| format!(" Did you mean {name}?"));
             format!(
-                "{members} members answer, but none knows an origin of {service} after {waited}.{} \
-                 `meshport status` on a member shows its services; name one with --service",
+                "{} answered, but none knows an origin of {service} after {waited}.{} `meshport \
+                 status` on a member shows its services; name one with --service",
+                counted(members, "member"),
                 meant.unwrap_or_default()
             )
         }
         (_, _, origins, 0) => format!(
-            "none of the {origins} origins of {service} can be reached from here after {waited}. \
-             Check that this machine may send UDP to them, or give a member near them \
-             the role relay"
+            "{} of {service} found, but none can be reached from here after {waited}. Check that \
+             this machine may send UDP there, or give a member near there the role relay",
+            counted(origins, "origin")
         ),
         _ => format!(
             "no origin of {service} is usable after {waited}; `meshport status` on a member shows \
@@ -177,7 +188,9 @@ mod tests {
         let args = args(&[]);
         for (at, stage_says, advice) in [
             (progress(0, 0, 0), "looking for members", "UDP"),
+            (progress(1, 0, 0), "1 member answered", "1 member answered"),
             (progress(2, 0, 0), "2 members", "--service"),
+            (progress(2, 1, 0), "1 origin of", "1 origin of"),
             (progress(2, 3, 0), "0 measured", "role relay"),
             (progress(2, 3, 1), "3 origins", "meshport status"),
         ] {
