@@ -188,16 +188,28 @@ impl<'writer> FormatFields<'writer> for Fields {
     }
 }
 
+/// Whether a text is one string literal. Strings arrive as such, displayed values as they are.
+fn is_quoted(text: &str) -> bool {
+    let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inner.is_some_and(|inner| {
+        let mut is_escaped = false;
+        let is_plain = inner.chars().all(|c| {
+            let is_end = c == '"' && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            !is_end && !c.is_control()
+        });
+        is_plain && !is_escaped
+    })
+}
+
 fn write_field(writer: &mut Writer<'_>, name: &str, value: &dyn Debug) -> fmt::Result {
     let mut text = String::new();
     write!(text, "{value:?}")?;
-    // Strings arrive with quotes, displayed values without.
-    let is_quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
     let is_word = |text: &str| {
         let breaks = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
         !text.is_empty() && !text.contains(breaks)
     };
-    match is_quoted || is_word(&text) {
+    match is_quoted(&text) || is_word(&text) {
         true => write!(writer, "{name}={text}"),
         false => write!(writer, "{name}={text:?}"),
     }
@@ -229,15 +241,22 @@ mod tests {
         let writer = kept.clone();
         let builder = tracing_subscriber::fmt().with_ansi(false).fmt_fields(Fields);
         let log = builder.with_writer(move || writer.clone()).finish();
+        // Displayed values that are not one string literal.
+        let displayed = [r#""a" failed: "b""#, "\"a\nb\"", r#""a\""#, "\""];
         tracing::subscriber::with_default(log, || {
             let (word, words, odd) = ("cp-fra", "no route to host", "a\nb=\"c\"");
             tracing::info!(%word, %words, %odd, text = word, number = 3, some = Some(1), "done");
+            for value in displayed {
+                tracing::info!(%value, text = value, "done");
+            }
         });
         let text = String::from_utf8(kept.0.lock().expect("not poisoned").clone()).expect("text");
-        let (_, line) = text.split_once("done").expect("the message");
+        let mut lines = text.lines().map(|line| line.split_once("done").expect("the message").1);
         let expected = " word=cp-fra words=\"no route to host\" odd=\"a\\nb=\\\"c\\\"\" \
-                        text=\"cp-fra\" number=3 some=1\n";
-        assert_eq!(line, expected);
+                        text=\"cp-fra\" number=3 some=1";
+        assert_eq!(lines.next(), Some(expected));
+        let expected = displayed.map(|value| format!(" value={value:?} text={value:?}"));
+        assert_eq!(lines.collect::<Vec<_>>(), expected);
     }
 
     #[test]
