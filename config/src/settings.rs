@@ -114,7 +114,8 @@ choice! {
 choice! {
     /// How an origin checks its local instance of a service.
     HealthMode, "a health mode", "kubernetes, http or tcp", {
-        /// HTTPS: `/version` tells whether it is alive, `/readyz` whether it is ready.
+        /// HTTPS: `/version` tells whether it is alive, `/readyz` whether it is ready, `/livez`
+        /// whether it stalls.
         Kubernetes = "kubernetes",
         /// Plain HTTP: alive with any answer, ready with a success status.
         Http = "http",

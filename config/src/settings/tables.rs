@@ -200,9 +200,10 @@ table! {
          about 10s.";
     cut_window: Duration = Duration::from_secs(1),
         "cut-window" is period!(Duration::ZERO, Duration::from_secs(10)),
-        "When a path dies or an instance hangs or stalls, its sessions are reset at random moments \
-         within this time, so that clients do not all reconnect at once. Sessions whose clients \
-         are waiting for an answer go first. At once if no other origin is healthy.";
+        "When a path dies or loses most packets, or an instance hangs or stalls, its sessions are \
+         reset at random moments within this time, so that clients do not all reconnect at once. \
+         Sessions whose clients are waiting for an answer go first. Without another healthy \
+         origin, sessions on a dead path are reset at once, and all others stay.";
     hedge: bool = true, "hedge" is flag!(),
         "Whether a second origin is tried in parallel when the first is slow to answer a new \
          session; the first answer wins.";
@@ -221,15 +222,14 @@ table! {
         "Time within which sessions leave an origin after `meshport drain`.";
     fallback: Vec<Endpoint> = Vec::new(),
         "fallback" is list!(MAX_FALLBACK, FALLBACK_FORM, reachable),
-        example "[\"k8s.example.com:6443\"]",
         "Addresses outside the mesh to use when no origin in it answers, such as an existing load \
          balancer. Names are resolved every 30s.";
     cluster_kubeconfig: Option<PathBuf> = None,
         "cluster-kubeconfig" is optional_path!(), example "\"/etc/kubernetes/kubelet.conf\"",
-        "A kubeconfig whose user may get the endpoints of the service kubernetes, such as the \
-         kubelet's. With it the node reads the cluster's list of apiservers through listen every \
-         30s, and `meshport status` warns when it differs from the mesh's origins. It never \
-         changes a route.";
+        "A kubeconfig whose user may get the EndpointSlice or the Endpoints kubernetes in the \
+         namespace default, such as the kubelet's. With it the node reads the cluster's list of \
+         apiservers through listen every 30s, and `meshport status` warns when it differs from \
+         the mesh's origins. It never changes a route.";
     max_sessions: u32 = 10_000, "max-sessions" is number!(1, 1_000_000, "sessions"),
         "Maximum concurrent client sessions; further ones are refused.";
     /// How this node checks the local instance.
@@ -241,20 +241,22 @@ table! {
     /// than kube-apiserver; see [`ServiceSettings::defaults`].
     HealthSettings, HEALTH;
     mode: HealthMode = HealthMode::Tcp, "mode" is word!(HealthMode),
-        "How an origin probes the local instance: kubernetes (HTTPS /version and /readyz), http \
-         (one path) or tcp (a connection). The default is kubernetes for kube-apiserver and tcp \
-         for others.";
+        "How an origin probes the local instance: kubernetes (HTTPS /version, /readyz and \
+         /livez), http (one path) or tcp (a connection). The default is kubernetes for \
+         kube-apiserver and tcp for others.";
     interval: Duration = Duration::from_secs(1),
         "interval" is period!(Duration::from_millis(100), Duration::from_secs(300)),
         "Interval of checks.";
     timeout: Duration = Duration::from_secs(1),
         "timeout" is period!(Duration::from_millis(100), MINUTE),
-        "Timeout of a liveness check. At most ready-timeout.";
+        "Timeout of the check whether the instance is alive: /version, the path or the \
+         connection. At most ready-timeout.";
     fall: u8 = 2, "fall" is number!(1, 100, "checks"),
         "Consecutive failed checks after which the instance counts as failed.";
     ready_timeout: Duration = Duration::from_secs(5),
         "ready-timeout" is period!(Duration::from_millis(100), MINUTE),
-        "Timeout of a readiness check.";
+        "Timeout of the checks whether it is ready and live: /readyz and /livez, or the path. \
+         Mode tcp has none.";
     ca_file: Option<PathBuf> = None,
         "ca-file" is optional_path!(), example "\"/etc/kubernetes/pki/ca.crt\"",
         "CA certificates (PEM) that verify the instance's certificate, with mode kubernetes. \

@@ -517,7 +517,10 @@ fn the_reference_is_a_settings_file() {
         .flat_map(|line| [line, "\n"])
         .collect();
     assert_eq!(parse(&uncommented).as_ref(), Ok(&defaults));
-    assert_eq!(commented, 54, "keys with a default");
+    assert_eq!(commented, 55, "keys with a default");
+    let is_set = |line: &&str| line.starts_with(char::is_alphabetic);
+    let set: Vec<&str> = text.lines().filter(is_set).collect();
+    assert_eq!(set, ["site = \"fra\""]);
     assert!(text.lines().all(|line| line.chars().count() <= 100));
 }
 
