@@ -439,3 +439,45 @@ fn in_ms(time: Duration) -> f64 {
     // Three decimals: a microsecond is precise enough for any path.
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::testing::candidate;
+
+    /// Every text of the column PROBLEM about another node or an address outside the mesh.
+    fn problems() -> BTreeSet<String> {
+        let near = candidate(NodeId::from_bytes([1; 32]));
+        let outside = OriginView::outside(([192, 0, 2, 1], 6443).into());
+        let mut views = vec![outside];
+        for state in OriginState::ALL {
+            for path in [near.origin.path, PathView::Unmeasured, PathView::Dead] {
+                let view = OriginView { state, path, ..near.origin.clone() };
+                views.push(OriginView { broken: true, ..view.clone() });
+                views.push(OriginView { present: false, ..view.clone() });
+                views.push(OriginView { denied: true, ..view.clone() });
+                views.push(view);
+            }
+        }
+        let every = views.into_iter().flat_map(|origin| {
+            Standing::ALL.map(|standing| Candidate { origin: origin.clone(), standing, ..near })
+        });
+        let texts = every.flat_map(|it| [lacks(&it, None), lacks(&it, Some(3))]);
+        texts.chain([BOTH_BEHIND_NAT.to_owned()]).filter(|text| !text.is_empty()).collect()
+    }
+
+    /// MP307 refers to it.
+    #[test]
+    fn the_first_table_of_the_page_has_every_problem() {
+        let page = include_str!("../../../docs/troubleshoot.md");
+        let table = page.lines().skip_while(|line| !line.starts_with("| PROBLEM |"));
+        let rows = table.take_while(|line| line.starts_with('|'));
+        let known: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).collect();
+        for problem in problems() {
+            let text = problem.split(" 3 s ago").next().unwrap_or_default();
+            assert!(known.iter().any(|it| it.contains(text)), "no row for {problem:?}");
+        }
+    }
+}

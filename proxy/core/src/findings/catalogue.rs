@@ -135,7 +135,8 @@ catalogue! {
     STOPPING: Warning "MP113" {
         title: "this daemon is stopping",
         healthy: "the daemon is not stopping",
-        meaning: "It accepts no new clients; open sessions may continue for a while",
+        meaning: "It refuses new sessions of other nodes; this node's clients are served until it \
+                  ends",
         remedy: "If this is intended, do nothing; otherwise find out who stopped it",
     }
     /// All client slots are taken.
