@@ -2,9 +2,10 @@
 //!
 //! Everything is collected at once, with or without a daemon: its answers, the findings of
 //! `doctor`, the effective configuration, the log if it is in the journal, limits and sockets.
-//! It never reads secrets, and a [`Censor`] filters everything as well. The archive lists what
-//! could not be collected, with the reason. Node names and addresses stay: without them no path can
-//! be traced, and removing most of them only looks anonymous.
+//! No part contains a secret of the state folder; a [`Censor`] reads these secrets to remove them
+//! should one appear anyway. The archive lists what could not be collected, with the reason. Node
+//! names and addresses stay: without them no path can be traced, and removing most of them only
+//! looks anonymous.
 
 mod archive;
 mod censor;
