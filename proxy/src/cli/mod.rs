@@ -69,7 +69,8 @@ use meshport_daemon::clock;
 /// The nearest healthy apiserver behind one local address, on every node
 ///
 /// meshport joins machines into one encrypted mesh. On each of them, 127.0.0.1:7445 reaches the
-/// nearest healthy Kubernetes apiserver, wherever it is. No root, no public port, no load balancer.
+/// nearest healthy Kubernetes apiserver, wherever it is. No root, no public apiserver port, no load
+/// balancer.
 #[derive(Debug, Parser)]
 #[command(
     name = "meshport",

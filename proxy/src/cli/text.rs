@@ -146,6 +146,9 @@ EXAMPLES:
   meshport status
   meshport status --watch
   meshport status --json | jq '.services[0].chosen.name'
+
+On a terminal, problems have a colour here and in routes, peers, explain,
+credentials and doctor. NO_COLOR=1 turns colours off.
 ";
 
 pub(super) const TOP: &str = "\
