@@ -179,8 +179,8 @@ fn next_steps(report: &InitReport, paths: &Paths) -> String {
     };
     text.push_str(&format!(
         "Invite a node:    meshport invite{flag} --site {site} --endpoint THIS_HOST:51820\n\
-         The holder of authority.key owns the mesh; no daemon needs it. An invite needs two \
-         files, authority.key and mesh.secret, which every node has. To keep authority.key \
+         The holder of authority.key owns the mesh; no daemon needs it. An invite needs \
+         authority.key, and mesh.secret, of which every node has a copy. To keep authority.key \
          offline, move it to another machine with a copy of mesh.secret and create invites there: \
          `meshport invite --state-dir FOLDER --site SITE --seed NODEID@HOST:PORT`; `meshport peers \
          --seeds` on a node prints seeds. Or keep it on removable media and create invites here: \
@@ -206,7 +206,7 @@ mod tests {
         };
         let text = next_steps(&report, &Paths::in_home(home).expect("a home"));
         let second = "meshport authority --state-dir /home/u/authority --add FILE";
-        for words in [second, "two files", "authority.key", "copy of mesh.secret", "peers --seeds"]
+        for words in [second, "has a copy", "authority.key", "copy of mesh.secret", "peers --seeds"]
         {
             assert!(text.contains(words), "{words}: {text}");
         }

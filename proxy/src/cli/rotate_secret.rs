@@ -61,8 +61,8 @@ pub(crate) fn run(args: &RotateSecretArgs) -> Result<(), Error> {
         }
         output::answer(&format!("{}\n", *next.to_text()?))?;
         output::advice(
-            "Treat the line as a password. On any node of the mesh: meshport rotate-secret \
-             --import - < LINE",
+            "Treat the line as a password. On any node of the mesh, with the line in a file: \
+             meshport rotate-secret --import - < FILE",
         );
         return Ok(());
     }

@@ -51,11 +51,12 @@ impl Others {
                 (who, "it is down, or this machine's network fails")
             }
             known => {
-                (format!("no member answers, of {known} known"), "probably this machine's network")
+                let who = format!("none of {known} known members answers");
+                (who, "probably this machine's network")
             }
         };
         (none_alive || none_works)
-            .then(|| NO_ANSWERS.found(format!("{who}, to packets from UDP port {port}: {blamed}")))
+            .then(|| NO_ANSWERS.found(format!("{who} packets from UDP port {port}: {blamed}")))
     }
 }
 
@@ -73,12 +74,12 @@ mod tests {
         let text = warns(0, 7, 2, 0).expect("nobody answers");
         assert_eq!(
             text,
-            "no member answers, of 7 known, to packets from UDP port 51820: probably this \
-             machine's network"
+            "none of 7 known members answers packets from UDP port 51820: probably this machine's \
+             network"
         );
         assert_eq!(
             warns(0, 1, 1, 0).expect("it is silent"),
-            "the only other member does not answer, to packets from UDP port 51820: it is down, or \
+            "the only other member does not answer packets from UDP port 51820: it is down, or \
              this machine's network fails"
         );
         // Membership takes longer than paths.

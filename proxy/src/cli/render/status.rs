@@ -226,7 +226,7 @@ fn address_block(it: &VirtualAddressStatus, style: Style) -> String {
     };
     text.push_str(&wrapped(&others, 2, style));
     if let Some(obstacle) = &it.obstacle {
-        text.push_str(&toned(&format!("not fit: {obstacle}"), Tone::Bad, 2, style));
+        text.push_str(&toned(&format!("cannot hold it: {obstacle}"), Tone::Bad, 2, style));
     }
     text
 }

@@ -123,7 +123,7 @@ fn without_colour_there_is_none_and_nothing_beyond_ascii_and_what_is_bad_has_a_m
     }
     let buffer = picture(&mut model(), SIZES[0], PLAIN);
     let shown = text(&buffer);
-    assert!(shown.contains("X MP301"), "{shown}");
+    assert!(shown.contains("X MP121"), "{shown}");
     let bold = buffer.content().iter().filter(|cell| cell.modifier.contains(Modifier::BOLD));
     assert!(bold.count() > 20);
 }

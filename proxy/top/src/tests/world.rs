@@ -1,6 +1,7 @@
 //! Invented views, in the form that the daemon sends.
 
 use meshport_config::NodeId;
+use meshport_core::findings::VIRTUAL_ADDRESS_OBSTACLE;
 use meshport_daemon::admin::view::{NodeRow, View};
 use serde_json::{Value, json};
 
@@ -60,6 +61,7 @@ pub(super) fn view() -> View {
     let (own, near) = (path("own", None, None), path("direct", Some(2.1), Some(0)));
     let (mid, far) = (path("direct", Some(37.0), Some(3)), relayed("ams-cp", 123.0));
     let (cp, worker) = (["node", "origin:kube-apiserver"], ["node"]);
+    let kind = &VIRTUAL_ADDRESS_OBSTACLE;
     let document = json!({
         "format": 1,
         "node": { "node": id(1), "name": "mad-worker", "site": "mad", "version": "0.1.0",
@@ -88,9 +90,10 @@ pub(super) fn view() -> View {
             node(4, "bru-cp", "bru", &cp, &far, Some("ready")),
             node(5, "bru-worker", "bru", &worker, &path("none", None, None), None)],
         "nodes_left_out": 0,
-        "findings": [{ "id": "MP301", "is_error": true, "detail": "an origin refuses",
-            "remedy": "Look at its apiserver", "title": "An apiserver refuses connections",
-            "meaning": "Its node sends sessions elsewhere.", "anchor": "mp301" }],
+        "findings": [{ "id": kind.id, "is_error": true,
+            "detail": "the virtual address api6: interface eth1 does not exist",
+            "remedy": kind.remedy, "title": kind.title, "meaning": kind.meaning,
+            "anchor": kind.anchor() }],
         "stats": [{ "kind": "listener", "name": "public", "service": null, "site": null,
             "sessions_open": 2, "sessions_total": 120, "errors": 7, "bytes_up": 40_000,
             "bytes_down": 9_000_000, "connect_mean_ms": 2.9, "connect_p95_ms": 5.0 }],
