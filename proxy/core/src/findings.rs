@@ -107,14 +107,6 @@ impl Finding {
     }
 }
 
-/// The daemon may not listen on a local address.
-pub fn of_denied_address(detail: impl Into<String>) -> Finding {
-    let remedy = "A port below 1024 needs the capability CAP_NET_BIND_SERVICE: restart the daemon \
-                  with it (in a systemd unit, AmbientCapabilities and CapabilityBoundingSet), or \
-                  set another address";
-    Finding { remedy: remedy.into(), ..ADDRESS_TAKEN.found(detail) }
-}
-
 /// As one warning of `meshport status`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

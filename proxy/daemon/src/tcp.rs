@@ -117,16 +117,6 @@ impl Host {
             Self::Memory(_) => ip.is_loopback(),
         }
     }
-
-    /// Whether this process lacks the right to listen on an address. UDP needs the same right, and
-    /// takes nobody's TCP address meanwhile.
-    pub(crate) fn denies(&self, address: SocketAddr) -> bool {
-        let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-        match self {
-            Self::Kernel => UdpSocket::bind(address).is_err_and(denied),
-            Self::Memory(_) => false,
-        }
-    }
 }
 
 /// When the system has the address of a listener.

@@ -5,12 +5,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::time::Duration;
 
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::netns::{self, Namespace};
-use meshport_tests::process::{Process, meshport, run};
+use meshport_tests::process::{meshport, run};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -195,54 +194,6 @@ fn a_local_address_that_the_machine_gets_later_is_served_then() {
         });
         wait::until("the warning is gone", SETTLE, || {
             (!warnings_of(&world, "worker").contains("MP101")).then_some(())
-        });
-    });
-}
-
-#[test]
-#[ignore = "needs root for a network namespace: ./tests/run e2e"]
-fn addresses_that_the_daemon_may_not_use_do_not_stop_the_node() {
-    netns::remove_stale();
-    let host = Namespace::new();
-    let low: [SocketAddr; 2] =
-        ["127.0.0.1:81", "127.0.0.1:82"].map(|it| it.parse().expect("an address"));
-    host.inside(|| {
-        let (mut world, (echo, _)) = (World::new(), echo::serve());
-        let origin = NodePlan::new("cp-1", "a").role(&format!("origin:{SERVICE}"));
-        world.node(&origin.settings(&echo::offer(echo)));
-        let [local, exposed] = low;
-        world.make(&NodePlan::new("gate", "a").settings(&format!(
-            "\n[service.{SERVICE}]\nlisten = [\"{local}\"]\n\n[[expose]]\nname = \"out\"\n\
-             listen = [\"{exposed}\"]\nservice = \"{SERVICE}\"\nallow = [\"127.0.0.0/8\"]\n"
-        )));
-        let config = world.at("gate").config().to_string_lossy().into_owned();
-        let mut command = Command::new("setpriv");
-        command.args(["--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"]);
-        command.arg(meshport()).args(["run", "--config", &config]);
-        let _daemon = Process::start("gate", &mut command, &world.path("gate.log"));
-        wait::until("both are reported", SETTLE, || {
-            let warned = world.at("gate").status()?["warnings"].to_string();
-            let said = [("local", local), ("exposed", exposed)].map(|(of, address)| {
-                format!("the daemon may not listen on the {of} address {address}. A port below")
-            });
-            said.iter().all(|it| warned.contains(it)).then_some(())
-        });
-        let doctor = ["doctor", "--short", "--config", &config];
-        let doctor = run(&meshport().to_string_lossy(), &doctor);
-        let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        let said = format!("error MP101 the daemon may not listen on TCP {exposed}");
-        assert!(doctor.contains(&said), "{doctor}");
-
-        host.run("sysctl", &["-qw", "net.ipv4.ip_unprivileged_port_start=81"]);
-        for address in low {
-            wait::until("clients are served", SETTLE, || {
-                let mut client = TcpStream::connect(address).ok()?;
-                client.set_read_timeout(Some(AT_ONCE)).ok()?;
-                answers(&mut client).then_some(())
-            });
-        }
-        wait::until("the warnings are gone", SETTLE, || {
-            (!warnings_of(&world, "gate").contains("MP101")).then_some(())
         });
     });
 }

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use meshport_config::{ExposeSettings, ListenerName, ProxyHeader, ServiceName};
 use meshport_core::expose::gate::{Gate, Rules, Source};
 use meshport_core::expose::names::Names;
+use meshport_core::findings::ADDRESS_TAKEN;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::audit::{Audit, ExposedBudgets};
 use crate::clock;
-use crate::sessions::claim::{Claim, Place, complaint, is_lost};
+use crate::sessions::claim::{Claim, Place, is_lost};
 use crate::sessions::client::ClientId;
 use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
@@ -325,9 +326,14 @@ async fn open(
     let address = place.address;
     let fails = |error: &io::Error, holder: Option<ClientId>| {
         let listener = owner.borrow().name.clone();
-        door.send_replace(if is_lost(error) { Door::Lost } else { Door::Closed });
-        let holder = holder.map(tracing::field::display);
-        warn!(%listener, %address, holder, %error, "{}", complaint(error));
+        if is_lost(error) {
+            door.send_replace(Door::Lost);
+            let holder = holder.map(tracing::field::display);
+            warn!(%listener, %address, holder, %error, "{ADDRESS_TAKEN}");
+        } else {
+            door.send_replace(Door::Closed);
+            warn!(%listener, %address, %error, "cannot open the exposed address; retrying");
+        }
     };
     let listener = place.open(closed, fails).await;
     door.send_replace(Door::Open);

@@ -8,7 +8,6 @@ use meshport_config::ServiceName;
 use crate::admin::api::ServiceStatus;
 use meshport_core::findings::{
     ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING,
-    of_denied_address,
 };
 use meshport_core::route::Standing;
 
@@ -71,16 +70,9 @@ impl Reporter<'_> {
         found
     }
 
-    /// An address that another process has, that this machine does not have yet, or that this
-    /// process may not use.
+    /// An address that another process has, or that this machine does not have yet.
     fn lost(&self, whose: &str, kind: &str, address: SocketAddr) -> Finding {
-        let host = self.state.process.exposures.host();
-        if host.denies(address) {
-            return of_denied_address(format!(
-                "{whose}: the daemon may not listen on the {kind} address {address}"
-            ));
-        }
-        let is_here = host.has(address.ip());
+        let is_here = self.state.process.exposures.host().has(address.ip());
         ADDRESS_TAKEN.found(match is_here {
             true => format!(
                 "{whose}: another process listens on the {kind} address {address} and gets this \

@@ -4,15 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use meshport_core::findings::{ADDRESS_TAKEN, of_denied_address};
-
 use crate::sessions::client::ClientId;
 use crate::tcp::{Closed, Host, Listener};
 
 /// Pause between attempts to open an address.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What happens if an address is lost, see [`is_lost`].
+/// What happens if another process has an address, or this machine does not have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfTaken {
     /// Fail: a user waits for the result and can choose another address.
@@ -27,7 +25,7 @@ pub(crate) enum IfTaken {
 pub(crate) enum Claim {
     /// This node listens there.
     Bound(Listener),
-    /// It is lost for now.
+    /// Another process has it, or this machine does not have it yet.
     Taken(SocketAddr),
 }
 
@@ -90,22 +88,9 @@ impl Place {
     }
 }
 
-/// Whether an address cannot be opened because another process has it, this machine does not, or
-/// this process may not listen there.
+/// Whether an address cannot be opened because another process has it, or this machine does not.
 pub(crate) fn is_lost(error: &io::Error) -> bool {
-    use io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
-    matches!(error.kind(), AddrInUse | AddrNotAvailable | PermissionDenied)
-}
-
-/// What to log about an address that cannot be opened.
-pub(crate) fn complaint(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            of_denied_address("the daemon may not listen there").to_string()
-        }
-        _ if is_lost(error) => ADDRESS_TAKEN.to_string(),
-        _ => "cannot open the address; retrying".into(),
-    }
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
 }
 
 impl Claim {

@@ -13,13 +13,13 @@ use crate::Error;
 
 use crate::clock;
 use crate::sessions::arrived::Arrived;
-use crate::sessions::claim::{Claim, IfTaken, Place, complaint, is_lost};
+use crate::sessions::claim::{Claim, IfTaken, Place, is_lost};
 use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
 use crate::sessions::totals::SessionCount;
 use crate::tcp::{Closed, Host, Listener, Tcp, store};
-use meshport_core::findings::{CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
+use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
 
 /// Pause after an accept failed for lack of descriptors or memory, since a retry would fail
@@ -285,8 +285,12 @@ async fn open(closed: Option<&Closed>, address: SocketAddr, ingress: &Ingress) -
     let place = Place { host, address, is_virtual: false };
     let fails = |error: &io::Error, holder: Option<ClientId>| {
         addresses.note_taken(address, is_lost(error));
-        let holder = holder.map(tracing::field::display);
-        warn!(%service, %address, holder, %error, "{}", complaint(error));
+        if is_lost(error) {
+            let holder = holder.map(tracing::field::display);
+            warn!(%service, %address, holder, %error, "{ADDRESS_TAKEN}");
+        } else {
+            warn!(%service, %address, %error, "cannot open the local address; retrying");
+        }
     };
     let listener = place.open(closed, fails).await;
     addresses.note_taken(address, false);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use meshport_config::{Settings, UnixSeconds};
 use meshport_core::findings::{
     ADDRESS_TAKEN, FEW_DESCRIPTORS, Finding, NO_DAEMON, NO_IDENTITY, OPEN_TO_OTHERS,
-    UNFIT_CONFIGURATION, VERSIONS_DIFFER, of_denied_address,
+    UNFIT_CONFIGURATION, VERSIONS_DIFFER,
 };
 
 use super::checks::{Check, Looked};
@@ -23,8 +23,6 @@ use meshport_state::{Error as StateError, StateDir};
 
 /// The maximum number of state folder entries to examine; it has about a dozen.
 const MAX_ENTRIES: usize = 100;
-/// The first port that needs no capability.
-const FIRST_FREE_PORT: u16 = 1024;
 /// Group and others, any right.
 const NOT_THE_OWNER: u32 = 0o077;
 /// Group and others, the right to write.
@@ -83,10 +81,6 @@ fn taken(address: SocketAddr, protocol: Protocol) -> Finding {
     let is_here = UdpSocket::bind((address.ip(), 0)).is_ok();
     ADDRESS_TAKEN.found(match holder::of(address, protocol) {
         Some(who) => format!("{who} uses {word} {address}"),
-        None if is_here && address.port() < FIRST_FREE_PORT => {
-            let detail = format!("the daemon may not listen on {word} {address}");
-            return of_denied_address(detail);
-        }
         None if is_here => format!("another process uses {word} {address}"),
         None => format!("{word} {address} is not an address of this machine"),
     })
