@@ -11,9 +11,10 @@ use clap::Args;
 use meshport_config::{ServiceName, TextError};
 
 use super::kubeconfig::Evidence;
+use super::local::{self, AddressSource};
 use super::query::DaemonArgs;
 use super::textfile::TextFile;
-use super::{local, output, runtime};
+use super::{output, runtime};
 use meshport_daemon::Error;
 
 const BEGIN: &str = "# BEGIN meshport";
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
     let (local, evidence) = runtime()?.block_on(async {
         let local = local::addresses(&args.daemon, &args.service).await?;
         let evidence = Evidence::of_daemon(&args.daemon.client()?, &args.service).await;
-        Ok::<_, Error>((local, evidence.unwrap_or_default()))
+        Ok::<_, Error>((local, evidence))
     })?;
     let mut ips: Vec<IpAddr> = local.addresses.iter().map(SocketAddr::ip).collect();
     ips.dedup();
@@ -105,6 +106,11 @@ pub(crate) fn run(args: &HostsArgs) -> Result<(), Error> {
         "clients must use https://{name}:{port}, the port according to {}",
         local.source
     ));
+    let evidence = evidence.unwrap_or_else(|why| Evidence {
+        // Without a daemon, the line above says enough.
+        partial: (local.source == AddressSource::Daemon).then_some(why),
+        ..Evidence::default()
+    });
     evidence.warnings(name).iter().for_each(|warning| output::advice(warning));
     if !args.add {
         return output::answer(&block(&entries(name, &ips)));

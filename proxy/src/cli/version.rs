@@ -90,8 +90,8 @@ fn of_daemon(asked: &Result<Status, Error>) -> String {
 }
 
 fn remark(daemon: &str) -> Option<String> {
-    let upgrade = format!("`meshport upgrade` replaces it with {PROGRAM}");
-    (daemon != PROGRAM).then(|| format!("warning: the daemon runs version {daemon}; {upgrade}"))
+    let todo = "run `meshport upgrade` or restart the daemon after an update";
+    (daemon != PROGRAM).then(|| format!("warning: the daemon runs version {daemon}; {todo}"))
 }
 
 #[cfg(test)]
@@ -110,6 +110,6 @@ mod tests {
         assert_eq!(of_daemon(&Ok(status)), "daemon 0.1.0 (worker-7 in fra), up 3d 4h");
         assert_eq!(remark(PROGRAM), None);
         let other = remark("0.0.9").expect("it differs");
-        assert!(other.contains("0.0.9; `meshport upgrade`"), "{other}");
+        assert!(other.contains("0.0.9; run `meshport upgrade`"), "{other}");
     }
 }

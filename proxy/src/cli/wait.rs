@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use meshport_config::{Period, ServiceName};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::query::{DaemonArgs, is_closed, unknown_service};
 use super::{output, runtime};
@@ -69,8 +69,10 @@ pub(crate) async fn wait(
     let deadline = start + patience;
     let mut tell = Some(tell);
     loop {
-        let left = deadline.saturating_duration_since(clock::now().into());
-        let obstacle = match timeout(left, client.ask(&RoutesRequest)).await {
+        // A daemon that hangs is an obstacle too.
+        let until = if tell.is_some() { deadline.min(start + MOMENT) } else { deadline };
+        let answer = timeout_at(until, client.ask(&RoutesRequest)).await;
+        let obstacle = match answer {
             Ok(Ok(routes)) => match judge(&routes, service)? {
                 Readiness::Ready(origin) => return Ok(*origin),
                 Readiness::NotYet(obstacle) => obstacle,
@@ -82,12 +84,12 @@ pub(crate) async fn wait(
             Err(_elapsed) => "the daemon does not answer".into(),
         };
         let now = Instant::from_std(clock::now());
-        if let Some(tell) = tell.take_if(|_| now >= start + MOMENT) {
-            tell(&obstacle);
-        }
         if now + INTERVAL > deadline {
             let waited = Period(patience);
             return Err(Error::Negative(format!("timed out after {waited}: {obstacle}")));
+        }
+        if let Some(tell) = tell.take_if(|_| now >= start + MOMENT) {
+            tell(&obstacle);
         }
         sleep(INTERVAL).await;
     }

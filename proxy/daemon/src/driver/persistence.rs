@@ -244,8 +244,12 @@ impl Driver {
                 let report = self.take_mandate(*mandate);
                 self.persistence.answer_mandate(Ok(report));
             }
-            Write::Revocations(_) | Write::Unexpired(_) | Write::Nodes(_) | Write::Directory(_) => {
+            Write::Unexpired(left) => {
+                if let Some(issuer) = &mut self.state.renewals.issuer {
+                    issuer.set_mandate(*left);
+                }
             }
+            Write::Revocations(_) | Write::Nodes(_) | Write::Directory(_) => {}
         }
     }
 

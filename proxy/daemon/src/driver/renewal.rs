@@ -60,7 +60,7 @@ impl Driver {
     /// Asks an issuer when a renewal is due, and erases expired keys of this node's own mandate.
     pub(crate) fn renew_in_time(&mut self, now: Instant) {
         let wall = clock::wall();
-        if let Some(left) = self.state.renewals.erase_ended(now, wall) {
+        if let Some(left) = self.state.renewals.without_ended(now, wall) {
             self.offer(Write::Unexpired(Box::new(left)));
         }
         self.follow_clock(wall);

@@ -181,8 +181,8 @@ fn damaged(key: &str, expected: &'static str) -> KubeconfigError {
     KubeconfigError::Damaged { key: key.to_owned(), expected }
 }
 
-/// The name that kubectl verifies, `tls-server-name` or else the host in `server`, and the usual
-/// name of apiservers.
+/// The name that kubectl verifies: `tls-server-name`, or else the host in `server`, for which the
+/// usual name of apiservers may stand in.
 fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, KubeconfigError> {
     let server = cluster["server"].as_str().unwrap_or_default();
     let host = server.split_once("://").map_or(server, |(_, rest)| rest);
@@ -191,9 +191,11 @@ fn names(cluster: &Value) -> Result<Vec<ServerName<'static>>, KubeconfigError> {
         Some(ip) => ip.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    let name = cluster["tls-server-name"].as_str().unwrap_or(host).to_owned();
+    let chosen = cluster["tls-server-name"].as_str();
+    let name = chosen.unwrap_or(host).to_owned();
     let name = ServerName::try_from(name).map_err(|_| KubeconfigError::NoServer)?;
-    let usual = ServerName::try_from(USUAL_NAMES[0]).ok().filter(|usual| *usual != name);
+    let usual = ServerName::try_from(USUAL_NAMES[0]).ok();
+    let usual = usual.filter(|usual| chosen.is_none() && *usual != name);
     Ok(std::iter::once(name).chain(usual).collect())
 }
 
@@ -227,8 +229,8 @@ mod tests {
             (json!({"server": "https://[fd00::1]:6443"}), vec!["fd00::1", usual]),
             (json!({"server": "https://cp-1:6443"}), vec!["cp-1", usual]),
             (json!({"server": "https://api.example.com/k8s/c"}), vec!["api.example.com", usual]),
-            (json!({"server": "https://x:1", "tls-server-name": "cp-1"}), vec!["cp-1", usual]),
-            (json!({"server": "https://x:1", "tls-server-name": usual}), vec![usual]),
+            (json!({"server": "https://x:1", "tls-server-name": "cp-1"}), vec!["cp-1"]),
+            (json!({"server": "https://kubernetes.default.svc:6443"}), vec![usual]),
         ] {
             let found = names(&cluster).expect("a name");
             assert_eq!(found.iter().map(ServerName::to_str).collect::<Vec<_>>(), expected);

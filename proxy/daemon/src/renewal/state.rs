@@ -116,10 +116,10 @@ impl Renewals {
         (former.is_valid_at(now) && revoked.covering(former).is_none()).then_some(former)
     }
 
-    /// The mandate without turns that have certainly ended, if more have since the last call; their
-    /// keys must be erased from disk too.
-    pub(crate) fn erase_ended(&mut self, now: Instant, wall: UnixSeconds) -> Option<Mandate> {
-        let issuer = self.issuer.as_mut()?;
+    /// The mandate without turns that have certainly ended, if any have: it must be stored, so that
+    /// their keys are erased from disk, and then used. Returned again after a while if it is not.
+    pub(crate) fn without_ended(&mut self, now: Instant, wall: UnixSeconds) -> Option<Mandate> {
+        let issuer = self.issuer.as_ref()?;
         let is_over = issuer.mandate().turns().next().is_some_and(|first| first.until < wall);
         if !is_over || issuer.mandate().len() == 1 {
             self.over_since = None;
@@ -131,9 +131,7 @@ impl Renewals {
             return None;
         }
         self.over_since = None;
-        let left = issuer.mandate().without_ended(wall)?;
-        issuer.set_mandate(left.clone());
-        Some(left)
+        issuer.mandate().without_ended(wall)
     }
 }
 
@@ -167,14 +165,18 @@ mod tests {
         let (mut renewals, now) = (renewals(), clock::now());
         let turns = |it: &Renewals| it.issuer.as_ref().expect("it has one").mandate().len();
         let (all, ahead) = (turns(&renewals), WALL.saturating_add(400 * DAY_S));
-        assert!(renewals.erase_ended(now, ahead).is_none());
-        assert!(renewals.erase_ended(now + MOST_DOUBT / 2, WALL).is_none());
-        assert!(renewals.erase_ended(now + MOST_DOUBT, ahead).is_none());
+        assert!(renewals.without_ended(now, ahead).is_none());
+        assert!(renewals.without_ended(now + MOST_DOUBT / 2, WALL).is_none());
+        assert!(renewals.without_ended(now + MOST_DOUBT, ahead).is_none());
         assert_eq!(turns(&renewals), all);
         let later = WALL.saturating_add(20 * DAY_S);
-        assert!(renewals.erase_ended(now + MOST_DOUBT, later).is_none());
-        let left = renewals.erase_ended(now + 2 * MOST_DOUBT, later).expect("it is beyond doubt");
-        assert_eq!((left.len(), turns(&renewals)), (all - 2, all - 2));
+        assert!(renewals.without_ended(now + MOST_DOUBT, later).is_none());
+        let left = renewals.without_ended(now + 2 * MOST_DOUBT, later).expect("it is beyond doubt");
+        assert_eq!((left.len(), turns(&renewals)), (all - 2, all));
+        let again = now + 3 * MOST_DOUBT;
+        assert!(renewals.without_ended(again, later).is_none());
+        let again = renewals.without_ended(again + MOST_DOUBT, later);
+        assert_eq!(again.map(|it| it.len()), Some(all - 2), "it was not stored");
     }
 
     #[test]
