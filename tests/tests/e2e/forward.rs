@@ -287,6 +287,17 @@ fn a_kubeconfig_is_lent_to_the_command_and_merged_into_a_file() {
     drop(process);
     let said = fs::read_to_string(&log).expect("a log");
     assert!(!said.contains(secret));
+
+    // An origin that is down may lack the name that the others have.
+    world.kill_apiserver("cp-far");
+    wait::until("its failure is known", SETTLE, || {
+        let status = world.at("cp-near").status()?;
+        let origins = status["services"][0]["origins"].as_array()?.clone();
+        origins.iter().any(|it| it["state"] == "refusing").then_some(())
+    });
+    let (process, ..) = ready(&mut laptop.again(&merge), &log);
+    let warned = || process.output().contains("the certificate of cp-far could not").then_some(());
+    wait::until("the forward warns of the origin that is down", SETTLE, warned);
 }
 
 #[test]

@@ -33,6 +33,7 @@ use crate::driver::write_queue::{MAX_WRITES, SecretsWrite, Write};
 use crate::driver::{Channels, Components, Driver, Question};
 use crate::findings;
 use crate::health::certificates::{self, Origins};
+use crate::health::handshake::CertificateError;
 use crate::lifecycle::dashboard::Viewer;
 use crate::lifecycle::suspend::{MAX_DESTINATIONS, Reading, SuspendDetector, TICK, Wakeup};
 use crate::node;
@@ -246,18 +247,22 @@ impl Leaf {
         }
     }
 
-    /// Fetches the certificates of all origins that are not known to be down. `limit` is the
-    /// timeout per origin.
+    /// Fetches the certificates of all origins. One that is known to be down is not asked, and its
+    /// answer says so. `limit` is the timeout per origin.
     pub async fn certificates(&self, limit: Duration) -> Vec<OriginCertificate> {
         let route = self.routes.borrow().clone();
-        let up = route.candidates.iter().filter(|it| it.standing < Standing::Down);
-        let named = |candidate: &Candidate| {
+        let who = |candidate: &Candidate| {
             let OriginView { line, name, site, .. } = &candidate.origin;
-            let (name, site) = (name.clone(), site.clone());
-            (OriginRef { node: line.origin(), name, site, relay: None }, candidate.clone())
+            OriginRef { node: line.origin(), name: name.clone(), site: site.clone(), relay: None }
         };
-        let origins = Origins { origins: up.map(named).collect(), local_instance: None };
-        certificates::ask(&self.mesh, &self.service, origins, limit).await
+        let is_down = |it: &&Candidate| it.standing >= Standing::Down;
+        let (down, up): (Vec<_>, Vec<_>) = route.candidates.iter().partition(is_down);
+        let up = up.into_iter().map(|it| (who(it), it.clone())).collect();
+        let origins = Origins { origins: up, local_instance: None };
+        let mut answers = certificates::ask(&self.mesh, &self.service, origins, limit).await;
+        let reason = || CertificateError::Reported("it is down or out of reach".into());
+        answers.extend(down.into_iter().map(|it| OriginCertificate::new(who(it), Err(reason()))));
+        answers
     }
 
     /// Waits until [`Leaf::destination`], [`Leaf::progress`] or [`Leaf::check_revoked`] may have
