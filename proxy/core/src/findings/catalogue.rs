@@ -338,7 +338,8 @@ catalogue! {
     PROBE_REFUSED: Warning "MP302" {
         title: "the local instance refuses the health probe",
         healthy: "health probes are answered",
-        meaning: "It answers 401, so its readiness is unknown and nodes prefer other origins",
+        meaning: "It answers 401, so it counts as ready while it answers at all: clients keep \
+                  using it while it is not ready, or its etcd hangs",
         remedy: "Set ca-file and bearer-token-file or client-cert-file under \
                  [service.NAME.health]",
     }
