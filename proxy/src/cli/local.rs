@@ -9,7 +9,7 @@ use meshport_config::{Defaults, ServiceName, Settings};
 
 use super::load;
 use super::paths::Paths;
-use super::query::{DaemonArgs, unknown_service};
+use super::query::{DaemonArgs, is_closed, unknown_service};
 use meshport_daemon::Error;
 use meshport_daemon::admin::queries::StatusRequest;
 
@@ -69,7 +69,8 @@ impl LocalAddresses {
 ///
 /// # Errors
 /// [`Error::Usage`] for a service that this node does not have or has no address for;
-/// [`Error::NoDaemon`] if a socket was named and no daemon answers there; see also [`load::read`].
+/// [`Error::NoDaemon`] if a socket was named and no daemon answers there, or if this user may not
+/// open the socket; see also [`load::read`].
 pub(crate) async fn addresses(
     args: &DaemonArgs,
     service: &ServiceName,
@@ -82,7 +83,8 @@ pub(crate) async fn addresses(
             let known = found.ok_or_else(|| unknown_service(service, names()))?;
             LocalAddresses::new(&known.listen, AddressSource::Daemon, service)
         }
-        Err(error @ Error::NoDaemon { .. }) if args.socket.is_some() => Err(error),
+        // The daemon may have other settings than those that this user sees.
+        Err(error) if args.socket.is_some() || is_closed(&error) => Err(error),
         Err(Error::NoDaemon { .. }) => configured(args, service, &Paths::of_this_user()?),
         Err(error) => Err(error),
     }

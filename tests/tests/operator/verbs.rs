@@ -225,6 +225,25 @@ fn kubectl_goes_through_the_merged_context() {
     assert_answered(&node.kubectl(&[&config], &["get", "--raw", "/version"]));
 }
 
+#[test]
+#[ignore = "needs root and setpriv; ./tests/run operator"]
+fn a_user_who_may_not_ask_the_daemon_gets_no_guess() {
+    let node = Node::start();
+    let asked = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "4242", "--regid", "4242", "--clear-groups"]);
+        command.arg(node.path("meshport")).args(arguments).env_clear();
+        command.env("XDG_CONFIG_HOME", node.path("etc")).env("XDG_STATE_HOME", node.path("var"));
+        command.env("XDG_RUNTIME_DIR", node.path("run")).output().expect("setpriv can be run")
+    };
+    let source = text(&node.path("config"));
+    for arguments in [&["kubeconfig", "--from", &source][..], &["hosts", "--name", "api.test"]] {
+        let output = asked(arguments);
+        let said = said(&output);
+        assert!(!output.status.success() && said.contains("or as root"), "{arguments:?}: {said}");
+    }
+}
+
 /// Whether all of `ours` is in `theirs`, which may say more; the first path that is not.
 fn lost(ours: &Value, theirs: &Value, path: &str) -> Option<String> {
     match (ours, theirs) {
