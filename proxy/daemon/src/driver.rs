@@ -423,7 +423,7 @@ impl Driver {
         match event {
             Event::Route { service, route, change } => {
                 if let Some(change) = change {
-                    route_log::route(&service, &change, &route);
+                    route_log::route(&service, &change, &route, |node| self.reporter().name(node));
                     let said = self.reporter().change(&change);
                     self.state.journal.note_service(Kind::Route, &service, &said, change.at);
                 }

@@ -317,7 +317,10 @@ impl Reporter<'_> {
                 continue;
             }
             if service.origins.is_empty() {
-                let unknown = NO_ORIGIN.found(format!("{name}: no origin is known"));
+                let gone = self.absent_origin(name).map_or_else(String::new, |who| {
+                    format!("; {who}, which may be one, is not running")
+                });
+                let unknown = NO_ORIGIN.found(format!("{name}: no origin is known{gone}"));
                 found.push(unknown.naming("origin:NAME", &format!("origin:{name}")));
             } else if service.chosen.is_none() {
                 let said = format!("{name}: none of its origins answers, so clients are refused");

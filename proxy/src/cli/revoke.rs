@@ -157,7 +157,11 @@ fn spare_nodes(revoked: &Revoked, client: &AdminClient) -> Result<(), Error> {
 }
 
 fn said(report: &RevokeReport) -> String {
-    let RevokeReport { revoked, is_new, cut, successor } = report;
+    let RevokeReport { revoked, name, is_new, cut, successor } = report;
+    let revoked = match name {
+        Some(name) => format!("{name} ({revoked})"),
+        None => revoked.clone(),
+    };
     let mut said = match (is_new, cut) {
         (false, _) => format!("{revoked}: already revoked; nothing changes\n"),
         (true, 0) => format!("{revoked}: revoked; no current member is affected\n"),
@@ -396,10 +400,11 @@ mod tests {
     fn says_what_became_of_it() {
         let node = NodeId::from_bytes([4; 32]);
         let of = |is_new, cut, successor| {
-            said(&RevokeReport { revoked: "node k".into(), is_new, cut, successor })
+            let name = (cut == 1).then(|| "worker".parse().expect("a name"));
+            said(&RevokeReport { revoked: "node k".into(), name, is_new, cut, successor })
         };
         let report = |is_new, cut| of(is_new, cut, None);
-        assert_eq!(report(true, 1), "node k: revoked; one member is shut out\n");
+        assert_eq!(report(true, 1), "worker (node k): revoked; one member is shut out\n");
         assert!(report(true, 0).contains("no current member"));
         assert!(report(true, 3).contains("3 members"));
         assert!(report(false, 0).contains("already revoked"));

@@ -78,6 +78,12 @@ fn the_view_says_what_status_says_and_shows_a_failure() {
     let summary = service["summary"].as_str().expect("a sentence");
     assert!(summary.contains("does not answer"), "{summary}");
     assert!(names(&found["findings"], "id").iter().all(|id| id.starts_with("MP")));
+
+    world.node_mut("cp-b").process().signal("TERM");
+    wait::until("the view names the origin that has left", SETTLE, || {
+        let said = view(at)["findings"].to_string();
+        said.contains("no origin is known; cp-b, which may be one, is not running").then_some(())
+    });
 }
 
 #[test]

@@ -375,7 +375,8 @@ catalogue! {
         title: "no origin of a service is known",
         healthy: "every service has an origin",
         meaning: "Clients of the service are refused",
-        remedy: "Set `origin` on a node whose credential has the role origin:NAME",
+        remedy: "Start the daemon of an origin, or set `origin` on a node whose credential has the \
+                 role origin:NAME",
     }
     /// No origin works.
     NO_ORIGIN_ANSWERS: Error "MP307" {

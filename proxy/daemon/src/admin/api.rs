@@ -505,6 +505,9 @@ pub struct RevokeRequest {
 pub struct RevokeReport {
     /// The revoked node or invite: `node KEY` or `invite KEY`.
     pub revoked: String,
+    /// The name of the revoked member, if the daemon knows it.
+    #[serde(default)]
+    pub name: Option<NodeName>,
     /// Whether the daemon did not know it before.
     pub is_new: bool,
     /// How many current members it shut out, as far as the daemon knows.

@@ -309,7 +309,10 @@ impl Answer for PingRequest {
 
 impl Driver {
     fn revoke(&mut self, revocation: &Revocation) -> Result<RevokeReport, Error> {
-        let members = self.core.discovery().directory().alive();
+        let directory = self.core.discovery().directory();
+        let members = directory.alive();
+        let revoked = revocation.revoked.node().and_then(|node| directory.get(&node));
+        let name = revoked.map(|entry| entry.credential.name.clone());
         let added = self.core.handle_revocation(revocation, clock::now());
         let added = added.map_err(|it| Error::Refused(it.to_string()))?;
         if added == Added::Full {
@@ -321,6 +324,7 @@ impl Driver {
         let left = self.core.discovery().directory().alive();
         Ok(RevokeReport {
             revoked: revocation.revoked.to_string(),
+            name,
             is_new: added == Added::New,
             cut: members.saturating_sub(left),
             successor: successor(self.core.discovery().revocations(), &revocation.revoked),

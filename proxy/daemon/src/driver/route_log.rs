@@ -1,13 +1,18 @@
 //! Log lines about routes.
 
-use meshport_config::ServiceName;
+use meshport_config::{NodeId, ServiceName};
 use tracing::{info, warn};
 
 use meshport_core::changes::{Change, Choice};
 use meshport_core::route::{Line, Route};
 
 /// Logs how a service's first choice changed, and why.
-pub(crate) fn route(service: &ServiceName, change: &Change, route: &Route) {
+pub(crate) fn route(
+    service: &ServiceName,
+    change: &Change,
+    route: &Route,
+    node: impl Fn(&NodeId) -> String,
+) {
     let from = change.from.as_ref().map_or("none", name);
     let Change { cause, .. } = change;
     let (Some(to), Some(first)) = (&change.to, route.choice()) else {
@@ -17,10 +22,9 @@ pub(crate) fn route(service: &ServiceName, change: &Change, route: &Route) {
     let to = name(to);
     let site = first.origin.site.as_ref().map(tracing::field::display);
     let relay = match first.origin.line {
-        Line::Relayed { relay, .. } => Some(relay.short()),
+        Line::Relayed { relay, .. } => Some(node(&relay)),
         Line::Direct(_) | Line::Outside(_) => None,
     };
-    let relay = relay.as_ref().map(tracing::field::display);
     info!(%service, %from, %to, site, relay, cause, why = route.why, "route changed");
 }
 
@@ -45,9 +49,10 @@ mod tests {
         let (policy, memory) = (meshport_core::route::Policy::Spread, Default::default());
         let (now_first, _) =
             meshport_core::route::choose(vec![origin], &policy, &memory, clock::now());
-        let said = logged(|| route(&service, &change, &now_first));
+        let said = logged(|| route(&service, &change, &now_first, NodeId::short));
         assert!(said.contains("from=cp-fra to=cp-nyc cause=\"refusing\""), "{said}");
-        let said = logged(|| route(&service, &Change { to: None, ..change }, &Route::default()));
+        let none = Change { to: None, ..change };
+        let said = logged(|| route(&service, &none, &Route::default(), NodeId::short));
         assert!(said.contains("from=cp-fra cause=\"refusing\""), "{said}");
     }
 }

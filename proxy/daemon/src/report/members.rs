@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use meshport_config::{NodeId, Role};
+use meshport_config::{NodeId, NodeName, Role, ServiceName};
 use meshport_core::inquiry::LocalFacts;
 use meshport_core::node::NodeCore;
 use meshport_discovery::{Entry, Liveness};
@@ -42,9 +42,8 @@ impl<'a> Reporter<'a> {
 
     /// Members that are down or have left, most recent first.
     pub(super) fn absent(&self, now: Instant) -> Vec<AbsentMember> {
-        let gone =
-            self.others().filter(|it| matches!(it.liveness, Liveness::Down | Liveness::Left));
-        let mut absent: Vec<AbsentMember> = gone
+        let mut absent: Vec<AbsentMember> = self
+            .gone()
             .map(|entry| AbsentMember {
                 who: node_ref(entry),
                 liveness: entry.liveness.to_string(),
@@ -53,6 +52,17 @@ impl<'a> Reporter<'a> {
             .collect();
         absent.sort_by_key(|member| member.since_s);
         absent
+    }
+
+    /// The member that disappeared last among those that may offer this service.
+    pub(super) fn absent_origin(&self, service: &ServiceName) -> Option<NodeName> {
+        let role = Role::Origin(service.clone());
+        let may_offer = self.gone().filter(|it| it.credential.roles.contains(&role));
+        may_offer.max_by_key(|it| it.since).map(|it| it.credential.name.clone())
+    }
+
+    fn gone(&self) -> impl Iterator<Item = &'a Entry> {
+        self.others().filter(|it| matches!(it.liveness, Liveness::Down | Liveness::Left))
     }
 
     fn others(&self) -> impl Iterator<Item = &'a Entry> {
