@@ -209,7 +209,7 @@ impl Reporter<'_> {
         ServiceStatus {
             name: name.clone(),
             listen: facts.map(|facts| facts.listen.clone()).unwrap_or_default(),
-            lost: totals.addresses.taken(),
+            lost: totals.addresses.lost().into_keys().collect(),
             policy: facts.map_or("nearest", |facts| facts.policy.word()).into(),
             origins: route.candidates.iter().enumerate().map(place).collect(),
             offering: self.offering(name, now),

@@ -5,11 +5,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::netns::{self, Namespace};
-use meshport_tests::process::{meshport, run};
+use meshport_tests::process::{Process, meshport, run};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 use serde_json::Value;
@@ -199,6 +200,60 @@ fn a_local_address_that_the_machine_gets_later_is_served_then() {
 }
 
 #[test]
+#[ignore = "needs root for a network namespace: ./tests/run e2e"]
+fn addresses_that_the_daemon_may_not_use_do_not_stop_the_node() {
+    netns::remove_stale();
+    let host = Namespace::new();
+    let low: [SocketAddr; 2] =
+        ["127.0.0.1:81", "127.0.0.1:82"].map(|it| it.parse().expect("an address"));
+    host.inside(|| {
+        let (mut world, (echo, _)) = (World::new(), echo::serve());
+        let origin = NodePlan::new("cp-1", "a").role(&format!("origin:{SERVICE}"));
+        world.node(&origin.settings(&echo::offer(echo)));
+        let [local, exposed] = low;
+        world.make(&NodePlan::new("gate", "a").settings(&format!(
+            "\n[service.{SERVICE}]\nlisten = [\"{local}\"]\n\n[[expose]]\nname = \"out\"\n\
+             listen = [\"{exposed}\"]\nservice = \"{SERVICE}\"\nallow = [\"127.0.0.0/8\"]\n"
+        )));
+        let config = world.at("gate").config().to_string_lossy().into_owned();
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"]);
+        command.arg(meshport()).args(["run", "--config", &config]);
+        let daemon = Process::start("gate", &mut command, &world.path("gate.log"));
+        // One of them is in use as well, which is not why the daemon fails.
+        let also = TcpListener::bind(exposed).expect("root may");
+        let [local, exposed] = [("local", local), ("exposed", exposed)]
+            .map(|(kind, at)| format!("the daemon may not listen on the {kind} address {at}"));
+        wait::until("both are reported", SETTLE, || {
+            let warned = world.at("gate").status()?["warnings"].to_string();
+            let has = |it: &String| warned.contains(&format!("{it}. A port below 1024 needs"));
+            (has(&local) && has(&exposed)).then_some(())
+        });
+        let log = daemon.output();
+        let said = log.lines().filter(|it| it.contains("WARN") && it.contains("MP101"));
+        let denied = |it: &str| it.contains("os error 13") && it.contains("CAP_NET_BIND_SERVICE");
+        assert_eq!(said.filter(|it| denied(it)).count(), 2, "{log}");
+        let doctor = ["doctor", "--short", "--config", &config];
+        let doctor = run(&meshport().to_string_lossy(), &doctor);
+        let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        assert!(doctor.contains(&format!("error MP101 out: {exposed}\n")), "{doctor}");
+        drop(also);
+
+        host.run("sysctl", &["-qw", "net.ipv4.ip_unprivileged_port_start=81"]);
+        for address in low {
+            wait::until("clients are served", SETTLE, || {
+                let mut client = TcpStream::connect(address).ok()?;
+                client.set_read_timeout(Some(AT_ONCE)).ok()?;
+                answers(&mut client).then_some(())
+            });
+        }
+        wait::until("the warnings are gone", SETTLE, || {
+            (!warnings_of(&world, "gate").contains("MP101")).then_some(())
+        });
+    });
+}
+
+#[test]
 fn an_exposed_address_that_is_taken_is_reported_and_served_once_it_is_free() {
     let thief = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let taken = thief.local_addr().expect("bound");
@@ -219,7 +274,7 @@ fn an_exposed_address_that_is_taken_is_reported_and_served_once_it_is_free() {
     let config = world.at("gate").config().to_string_lossy().into_owned();
     let doctor = run(&meshport().to_string_lossy(), &["doctor", "--short", "--config", &config]);
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    let holder = format!("(pid {}) uses TCP {taken}", std::process::id());
+    let holder = format!("(pid {}) listens on the exposed address {taken}", std::process::id());
     assert!(doctor.contains("error MP101") && doctor.contains(&holder), "{doctor}");
 
     drop(thief);

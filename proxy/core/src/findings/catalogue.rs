@@ -27,11 +27,11 @@ macro_rules! catalogue {
 }
 
 catalogue! {
-    /// A configured address belongs to another process, or not to this machine.
+    /// A configured address belongs to another process or not to this machine, or is forbidden.
     ADDRESS_TAKEN: Error "MP101" {
-        title: "another process uses a local address of this node, or this machine lacks it",
+        title: "the daemon cannot listen on a local address of this node",
         healthy: "local addresses are free or used by this daemon",
-        meaning: "Clients of this node reach the other process, or nobody. The daemon runs without \
+        meaning: "Clients of this node reach another process, or nobody. The daemon runs without \
                   the address; it does not start if the address is that of the mesh (UDP)",
         remedy: "Stop that process (`ss -lntup` lists it), or give this machine the address: a \
                  running daemon takes it once possible. Or set another address in the \

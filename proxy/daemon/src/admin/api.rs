@@ -203,7 +203,7 @@ pub struct ServiceStatus {
     pub name: ServiceName,
     /// Local addresses clients connect to (the bound ones, also when port 0 was asked for).
     pub listen: Vec<SocketAddr>,
-    /// Those that another process has, or that this machine lacks. They are opened once possible.
+    /// Those that cannot be opened for now, as a finding (MP101) explains.
     #[serde(default)]
     pub lost: Vec<SocketAddr>,
     /// `nearest`, `spread`, `pinned`, `least-sessions` or `source`.
@@ -231,7 +231,7 @@ pub struct ExposedStatus {
     pub listen: Vec<SocketAddr>,
     /// Addresses that are closed because no origin of its services answers.
     pub closed: Vec<SocketAddr>,
-    /// Those that another process has, or that this machine lacks. They are opened once possible.
+    /// Those that cannot be opened for now, as a finding (MP101) explains.
     #[serde(default)]
     pub lost: Vec<SocketAddr>,
     /// The services it leads to.

@@ -130,7 +130,7 @@ pub struct ServiceView {
     pub policy: String,
     /// Local addresses clients connect to.
     pub listen: Vec<SocketAddr>,
-    /// Listen addresses that another process has, or that the machine does not have.
+    /// Listen addresses that cannot be opened for now.
     pub lost: Vec<SocketAddr>,
     /// Where sessions go and why, in one sentence.
     pub summary: String,

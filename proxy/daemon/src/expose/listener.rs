@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 use meshport_config::{ExposeSettings, ListenerName, ProxyHeader, ServiceName};
 use meshport_core::expose::gate::{Gate, Rules, Source};
 use meshport_core::expose::names::Names;
-use meshport_core::findings::ADDRESS_TAKEN;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::audit::{Audit, ExposedBudgets};
 use crate::clock;
-use crate::sessions::claim::{Claim, Place, is_lost};
+use crate::sessions::claim::{Claim, Loss, Place};
 use crate::sessions::client::ClientId;
 use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
@@ -214,15 +213,15 @@ pub(super) enum Door {
     Open,
     /// They are refused, since no origin answers.
     Closed,
-    /// Another process has the address, or this machine does not have it.
-    Lost,
+    /// It is lost.
+    Lost(Loss),
 }
 
 /// Accepts clients at one address for its current listener, until the next process takes over.
 ///
 /// Like a service's own addresses, it is open only while one of its services may be reachable, so
-/// that clients and load balancers switch to another node immediately. An address that another
-/// process has, or that this machine does not have yet, is opened once possible.
+/// that clients and load balancers switch to another node immediately. A lost address is opened
+/// once possible.
 pub(super) async fn serve(
     claim: Claim,
     place: Place,
@@ -326,10 +325,11 @@ async fn open(
     let address = place.address;
     let fails = |error: &io::Error, holder: Option<ClientId>| {
         let listener = owner.borrow().name.clone();
-        if is_lost(error) {
-            door.send_replace(Door::Lost);
+        if let Some(loss) = Loss::of(error) {
+            door.send_replace(Door::Lost(loss));
             let holder = holder.map(tracing::field::display);
-            warn!(%listener, %address, holder, %error, "{ADDRESS_TAKEN}");
+            let found = loss.finding("the exposed address", address.port());
+            warn!(%listener, %address, holder, %error, "{found}");
         } else {
             door.send_replace(Door::Closed);
             warn!(%listener, %address, %error, "cannot open the exposed address; retrying");

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::listener::{self, Config, Door, Exposed};
 use crate::admin::api::ExposedStatus;
 use crate::audit::Audit;
-use crate::sessions::claim::{Claim, IfTaken, Place};
+use crate::sessions::claim::{Claim, IfTaken, Loss, Place};
 use crate::sessions::exposed::{ExposeCount, ListenerTotals, is_refusal};
 use crate::sessions::ingress::Ingress;
 use crate::tcp::Host;
@@ -55,6 +55,14 @@ impl Address {
     fn is(&self, name: &ListenerName, asked: SocketAddr) -> bool {
         self.asked == asked && (asked.port() != 0 || self.name == *name)
     }
+
+    /// Why it is lost, if it is.
+    fn loss(&self) -> Option<Loss> {
+        match *self.door.borrow() {
+            Door::Lost(loss) => Some(loss),
+            Door::Open | Door::Closed => None,
+        }
+    }
 }
 
 /// The listeners that new settings add, bound in advance so that applying the settings cannot fail.
@@ -93,11 +101,6 @@ impl Exposures {
     pub(crate) fn new(host: Host, audit: Audit) -> Self {
         let (ingresses, running) = (Mutex::default(), Mutex::default());
         Self(Arc::new(Inner { host, audit, ingresses, running }))
-    }
-
-    /// The machine that has the addresses.
-    pub(crate) fn host(&self) -> &Host {
-        &self.0.host
     }
 
     /// Adds a service that listeners may use.
@@ -227,7 +230,7 @@ impl Exposures {
                 name: exposed.name.clone(),
                 listen: own().map(|it| it.bound).collect(),
                 closed: behind(Door::Closed).map(|it| it.bound).collect(),
-                lost: behind(Door::Lost).map(|it| it.bound).collect(),
+                lost: own().filter(|it| it.loss().is_some()).map(|it| it.bound).collect(),
                 services: exposed.config().ingresses.keys().cloned().collect(),
                 sessions_open: exposed.open().into(),
                 sessions_total: exposed.totals.counts.get(ExposeCount::Served),
@@ -235,6 +238,12 @@ impl Exposures {
             }
         };
         running.listeners.values().map(one).collect()
+    }
+
+    /// The lost addresses.
+    pub(crate) fn lost(&self) -> Vec<(ListenerName, SocketAddr, Loss)> {
+        let one = |it: &Address| Some((it.name.clone(), it.bound, it.loss()?));
+        self.running().addresses.iter().filter_map(one).collect()
     }
 
     /// Each listener, for the metrics.

@@ -6,12 +6,11 @@ use std::time::Instant;
 use meshport_config::ServiceName;
 
 use crate::admin::api::ServiceStatus;
-use meshport_core::findings::{
-    ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING,
-};
+use meshport_core::findings::{CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING};
 use meshport_core::route::Standing;
 
 use super::Reporter;
+use crate::sessions::claim::Loss;
 use crate::sessions::totals::{OverShare, SessionCount};
 
 impl Reporter<'_> {
@@ -44,10 +43,10 @@ impl Reporter<'_> {
         }
         for service in services {
             let name = &service.name;
-            for address in &service.lost {
-                found.push(self.lost(name.as_str(), "local", *address));
-            }
             let totals = self.state.sessions.totals(name);
+            for (address, loss) in totals.addresses.lost() {
+                found.push(lost(name.as_str(), "local", address, loss));
+            }
             if let Some(who) = totals.addresses.paced(now) {
                 found.push(CLIENT_RESETS.found(format!(
                     "{name}: a client ({who}) resets most of the connections it opens"
@@ -62,26 +61,14 @@ impl Reporter<'_> {
                 )));
             }
         }
-        for exposed in self.state.process.exposures.status() {
-            for address in exposed.lost {
-                found.push(self.lost(exposed.name.as_str(), "exposed", address));
-            }
+        for (listener, address, loss) in self.state.process.exposures.lost() {
+            found.push(lost(listener.as_str(), "exposed", address, loss));
         }
         found
     }
+}
 
-    /// An address that another process has, or that this machine does not have yet.
-    fn lost(&self, whose: &str, kind: &str, address: SocketAddr) -> Finding {
-        let is_here = self.state.process.exposures.host().has(address.ip());
-        ADDRESS_TAKEN.found(match is_here {
-            true => format!(
-                "{whose}: another process listens on the {kind} address {address} and gets this \
-                 node's clients"
-            ),
-            false => format!(
-                "{whose}: this machine does not have the {kind} address {address}, which is \
-                 opened once it has"
-            ),
-        })
-    }
+fn lost(whose: &str, kind: &str, address: SocketAddr, loss: Loss) -> Finding {
+    let found = loss.finding(&format!("the {kind} address {address}"), address.port());
+    Finding { detail: format!("{whose}: {}", found.detail), ..found }
 }

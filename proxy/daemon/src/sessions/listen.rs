@@ -13,13 +13,13 @@ use crate::Error;
 
 use crate::clock;
 use crate::sessions::arrived::Arrived;
-use crate::sessions::claim::{Claim, IfTaken, Place, is_lost};
+use crate::sessions::claim::{Claim, IfTaken, Loss, Place};
 use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
 use crate::sessions::totals::SessionCount;
 use crate::tcp::{Closed, Host, Listener, Tcp, store};
-use meshport_core::findings::{ADDRESS_TAKEN, CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
+use meshport_core::findings::{CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
 
 /// Pause after an accept failed for lack of descriptors or memory, since a retry would fail
@@ -68,8 +68,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 /// The address is open only while an origin may answer. Once none has been usable for the service's
 /// hold time and no trial is answered, it is closed: clients are then refused immediately instead
 /// of timing out. It stays bound, so no other process can take it, and reopens with the first
-/// usable route. An address that another process has, or that this machine does not have yet, is
-/// opened once possible.
+/// usable route. A lost address ([`Loss`]) is opened once possible.
 ///
 /// When the next process takes over, the address is left to it and sessions continue.
 pub(crate) async fn serve(claim: Claim, ingress: Arc<Ingress>) {
@@ -284,16 +283,18 @@ async fn open(closed: Option<&Closed>, address: SocketAddr, ingress: &Ingress) -
     let host = ingress.context.host.clone();
     let place = Place { host, address, is_virtual: false };
     let fails = |error: &io::Error, holder: Option<ClientId>| {
-        addresses.note_taken(address, is_lost(error));
-        if is_lost(error) {
+        let loss = Loss::of(error);
+        addresses.note_lost(address, loss);
+        if let Some(loss) = loss {
             let holder = holder.map(tracing::field::display);
-            warn!(%service, %address, holder, %error, "{ADDRESS_TAKEN}");
+            let found = loss.finding("the local address", address.port());
+            warn!(%service, %address, holder, %error, "{found}");
         } else {
             warn!(%service, %address, %error, "cannot open the local address; retrying");
         }
     };
     let listener = place.open(closed, fails).await;
-    addresses.note_taken(address, false);
+    addresses.note_lost(address, None);
     listener
 }
 

@@ -1,6 +1,6 @@
 //! Counters of a service since the start, and recent events at its local addresses.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,6 +10,7 @@ use meshport_config::counters;
 use meshport_config::counters::{Counter, SharedCounters};
 use meshport_core::wire::Answer;
 
+use crate::sessions::claim::Loss;
 use crate::sessions::client::ClientId;
 use crate::sessions::durations::{CONNECT_BOUNDS, Durations, SESSION_BOUNDS};
 use crate::sessions::origins::Origins;
@@ -137,7 +138,7 @@ pub(crate) struct Addresses(Mutex<Met>);
 struct Met {
     over_share: Option<(OverShare, Instant)>,
     paced: Option<(ClientId, Instant)>,
-    taken: BTreeSet<SocketAddr>,
+    lost: BTreeMap<SocketAddr, Loss>,
 }
 
 impl Addresses {
@@ -165,16 +166,18 @@ impl Addresses {
         self.met().paced.and_then(|(who, at)| lately(who, at, now))
     }
 
-    /// Sets whether another process has an address, or this machine does not; returns whether that
-    /// is a change.
-    pub(crate) fn note_taken(&self, address: SocketAddr, is_taken: bool) -> bool {
-        let taken = &mut self.met().taken;
-        if is_taken { taken.insert(address) } else { taken.remove(&address) }
+    /// Sets why an address is lost, if it is.
+    pub(crate) fn note_lost(&self, address: SocketAddr, loss: Option<Loss>) {
+        let lost = &mut self.met().lost;
+        match loss {
+            Some(loss) => lost.insert(address, loss),
+            None => lost.remove(&address),
+        };
     }
 
-    /// The addresses that another process has, or that this machine does not have.
-    pub(crate) fn taken(&self) -> Vec<SocketAddr> {
-        self.met().taken.iter().copied().collect()
+    /// The lost addresses.
+    pub(crate) fn lost(&self) -> BTreeMap<SocketAddr, Loss> {
+        self.met().lost.clone()
     }
 }
 

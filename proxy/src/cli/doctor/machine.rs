@@ -45,11 +45,7 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
 /// A running daemon holds its addresses or reports lost ones; without a daemon, all must be free.
 fn addresses(facts: &Facts) -> Looked {
     match &facts.daemon {
-        Ok(daemon) => {
-            let services = daemon.status.services.iter().flat_map(|it| &it.lost);
-            let exposed = daemon.status.edge.exposed.iter().flat_map(|it| &it.lost);
-            Ok(services.chain(exposed).map(|lost| taken(*lost, Protocol::Tcp)).collect())
-        }
+        Ok(daemon) => Ok(daemon.found(&ADDRESS_TAKEN).into_iter().map(with_holder).collect()),
         // A daemon that this user may not query has the addresses, as it should.
         Err(error) if is_closed(error) => Err("this user may not query the daemon".into()),
         Err(_) if facts.state().is_ok_and(|it| it.holder().is_some()) => {
@@ -78,12 +74,18 @@ fn not_free(settings: &Settings) -> Vec<Finding> {
 
 fn taken(address: SocketAddr, protocol: Protocol) -> Finding {
     let word = if protocol == Protocol::Tcp { "TCP" } else { "UDP" };
-    let is_here = UdpSocket::bind((address.ip(), 0)).is_ok();
-    ADDRESS_TAKEN.found(match holder::of(address, protocol) {
-        Some(who) => format!("{who} uses {word} {address}"),
-        None if is_here => format!("another process uses {word} {address}"),
-        None => format!("{word} {address} is not an address of this machine"),
-    })
+    let who = holder::of(address, protocol).unwrap_or("another process".into());
+    ADDRESS_TAKEN.found(format!("{who} uses {word} {address}"))
+}
+
+/// The daemon's finding, which names the process that has its address.
+fn with_holder(found: Finding) -> Finding {
+    let mut words = found.detail.split([' ', ',']);
+    let address = words.find_map(|word| word.parse().ok());
+    match address.and_then(|it| holder::of(it, Protocol::Tcp)) {
+        Some(who) => Finding { detail: found.detail.replace("another process", &who), ..found },
+        None => found,
+    }
 }
 
 fn rights(facts: &Facts) -> Looked {

@@ -168,10 +168,7 @@ fn exposed_block(exposed: &ExposedStatus, style: Style) -> String {
     }
     if !exposed.lost.is_empty() {
         let lost: Vec<String> = exposed.lost.iter().map(ToString::to_string).collect();
-        let lost = format!(
-            "lost, another process has it or this machine lacks it: {}",
-            lost.join(" and ")
-        );
+        let lost = format!("lost, as MP101 explains: {}", lost.join(" and "));
         text.push_str(&toned(&lost, Tone::Bad, 2, style));
     }
     let counts = format!(

@@ -58,9 +58,10 @@ async fn an_address_that_is_taken_at_a_start_is_served_once_it_is_free() {
     let [claim] = <[Claim; 1]>::try_from(claims).expect("one address");
     assert!(matches!(claim, Claim::Taken(address) if address == local), "{claim:?}");
     tokio::spawn(serve(claim, ingress.clone()));
-    until("it is lost", async || ingress.totals.addresses.taken() == [local]).await;
+    until("it is lost", async || ingress.totals.addresses.lost() == [(local, Loss::InUse)].into())
+        .await;
     drop(thief);
-    until("it is served", async || ingress.totals.addresses.taken().is_empty()).await;
+    until("it is served", async || ingress.totals.addresses.lost().is_empty()).await;
     let mut client = TcpStream::connect(local).await.expect("it is open");
     client.write_all(b"x").await.expect("it is there");
     let answer = timeout(SOON, client.read_u8()).await.expect("in time").expect("an answer");
@@ -82,7 +83,10 @@ async fn an_address_that_this_machine_does_not_have_yet_is_waited_for_at_a_start
     assert!(matches!(here, Claim::Bound(_)), "{here:?}");
     assert_eq!(late.address(), Some(missing));
     tokio::spawn(serve(late, ingress.clone()));
-    until("it is lost", async || ingress.totals.addresses.taken() == [missing]).await;
+    until("it is lost", async || {
+        ingress.totals.addresses.lost() == [(missing, Loss::Absent)].into()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -120,7 +124,7 @@ async fn an_address_that_another_process_has_is_said_to_be_lost() {
     until("it is closed", async || host.connect("127.0.0.1:7445").await.is_err()).await;
     let thief = host.listen(local).expect("in memory everybody may");
     routes.send_replace(route(near.mesh.node_id(), PathView::Own));
-    let lost = || ingress.totals.addresses.taken() == [local];
+    let lost = || ingress.totals.addresses.lost() == [(local, Loss::InUse)].into();
     until("it is lost", async || lost()).await;
     drop(thief);
     until("it is back", async || !lost()).await;
