@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use meshport_tests::clients::Clients;
@@ -386,7 +387,7 @@ fn a_holder_without_carrier_gives_the_address_away() {
 
 #[test]
 #[ignore = "needs root to give a capability up: ./tests/run virtual-address"]
-fn a_daemon_without_the_capability_says_what_its_unit_lacks() {
+fn a_daemon_without_the_capability_serves_the_rest_and_says_what_its_unit_lacks() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (state, config) = (folder.path().join("state"), folder.path().join("a.toml"));
     let (state, file) = (state.to_string_lossy(), config.to_string_lossy());
@@ -394,15 +395,31 @@ fn a_daemon_without_the_capability_says_what_its_unit_lacks() {
     run_ok(&binary, &["init", "--site", "x", "--name", "a", "--state-dir", &state]);
     let text = format!(
         "site = \"x\"\nstate-dir = \"{state}\"\n[mesh]\nlisten = \"127.0.0.1:0\"\n\
+         [admin]\nhttp = \"off\"\n[service.kube-apiserver]\nlisten = [\"127.0.0.1:0\"]\n\
          [[virtual-address]]\nname = \"v4\"\naddress = \"{V4}\"\ninterface = \"eth0\"\n\
          group = \"rack\"\n"
     );
     fs::write(&config, text).expect("the folder can be written");
-    let without = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", &*binary];
-    let output = run("setpriv", &[&without[..], &["run", "--config", &file]].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
-    for part in ["CAP_NET_RAW", "AmbientCapabilities=CAP_NET_RAW", "[[virtual-address]] v4"] {
-        assert!(said.contains(part), "{said}");
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-net_raw", "--inh-caps=-net_raw"]);
+    command.arg(meshport()).args(["run", "--config", &file]);
+    let daemon = Process::start("a", &mut command, &folder.path().join("a.log"));
+    let status = wait::until("it cannot hold the address", SETTLE, || {
+        let output = run(&binary, &["status", "--config", &file, "--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+        status["virtual_addresses"][0]["obstacle"].is_string().then_some(status)
+    });
+    let obstacle = status["virtual_addresses"][0]["obstacle"].to_string();
+    let warnings = status["warnings"].to_string();
+    let log = daemon.output();
+    let logged = log.lines().find(|line| line.contains("WARN") && line.contains("name=v4"));
+    for said in [&*obstacle, &*warnings, logged.unwrap_or_default()] {
+        for part in ["CAP_NET_RAW", "AmbientCapabilities=CAP_NET_RAW"] {
+            assert!(said.contains(part), "{said}: {log}");
+        }
     }
+    assert!(
+        warnings.contains("the virtual address v4") && warnings.contains("MP121"),
+        "{warnings}"
+    );
 }

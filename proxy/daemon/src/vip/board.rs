@@ -34,7 +34,7 @@ counters! {
             Heard = "heard",
             /// The sender's credential lacks the role vip.
             WithoutRole = "without-role",
-            /// For an address or group that this node does not have.
+            /// For an address or group that this node does not have or cannot serve.
             Foreign = "foreign",
             /// Not decodable.
             Malformed = "malformed",
@@ -166,7 +166,9 @@ impl Board {
         }
         let entries = self.entries();
         let is_match = |entry: &&Entry| {
-            entry.settings.address == message.address && entry.settings.group == message.group
+            let VirtualAddressSettings { address, group, .. } = &entry.settings;
+            // Closed without a task, which needs a packet socket.
+            *address == message.address && *group == message.group && !entry.claims.is_closed()
         };
         count(match entries.values().find(is_match) {
             None => AddressCount::Foreign,
@@ -267,9 +269,11 @@ mod tests {
         let unknown = board.hear(with.node, Some(&with), &later);
         assert_eq!(unknown.as_deref(), Some("claim of version 9"));
         assert!(side.claims.try_recv().is_err());
+        drop(side);
+        assert_eq!(board.hear(with.node, Some(&with), &said), None);
         let counts = board.counts();
         assert_eq!((counts[AddressCount::Heard], counts[AddressCount::WithoutRole]), (1, 2));
-        assert_eq!((counts[AddressCount::Foreign], counts[AddressCount::Malformed]), (1, 1));
+        assert_eq!((counts[AddressCount::Foreign], counts[AddressCount::Malformed]), (2, 1));
         assert_eq!(counts[AddressCount::UnknownVersion], 1);
     }
 

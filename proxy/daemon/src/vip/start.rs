@@ -66,6 +66,15 @@ pub(crate) fn start(
         else {
             continue;
         };
+        let side = context.board.add(name.clone(), it.clone(), clock::now());
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(obstacle) => {
+                warn!(%name, %obstacle, "this node cannot hold the virtual address");
+                side.state.send_modify(|state| state.obstacle = Some(obstacle));
+                continue;
+            }
+        };
         let node = Node {
             mesh: context.mesh.clone(),
             credential: context.credential.clone(),
@@ -74,7 +83,6 @@ pub(crate) fn start(
             generation: context.generation,
             stop: stop.subscribe(),
         };
-        let side = context.board.add(name.clone(), it.clone(), clock::now());
         match Task::new(name.clone(), it.clone(), opened, node, side) {
             Ok(task) => {
                 let runs = runs.clone();

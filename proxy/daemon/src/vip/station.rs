@@ -67,6 +67,9 @@ pub(crate) enum Obstacle {
     /// The ARP setting cannot be read.
     #[error("net.ipv4.conf.all.{0} cannot be read: a systemd unit needs ProcSubset=all for it")]
     ArpUnknown(&'static str),
+    /// The packet socket could not be opened at the start, for this reason.
+    #[error("{0}")]
+    NoSocket(String),
     /// The packet socket does not work.
     #[error("cannot use the interface {interface}: {reason}")]
     Broken {

@@ -217,11 +217,13 @@ fn address_block(it: &VirtualAddressStatus, style: Style) -> String {
         _ => format!("{} for {age}", it.state),
     };
     text.push_str(&wrapped(&state, 2, style));
-    let others = match it.others.is_empty() {
-        true => "no other node of the group is reachable".to_owned(),
-        false => format!("others of the group: {}", it.others.join(", ")),
-    };
-    text.push_str(&wrapped(&others, 2, style));
+    if !it.others.is_empty() {
+        let others = format!("others of the group: {}", it.others.join(", "));
+        text.push_str(&wrapped(&others, 2, style));
+    } else if it.obstacle.is_none() {
+        // With one, this node may not hear them.
+        text.push_str(&wrapped("no other node of the group is reachable", 2, style));
+    }
     if let Some(obstacle) = &it.obstacle {
         text.push_str(&toned(&format!("cannot hold it: {obstacle}"), Tone::Bad, 2, style));
     }
