@@ -18,7 +18,6 @@ use crate::driver::answers::Asker;
 use crate::driver::write_queue::KeyWrite;
 use crate::driver::write_queue::{RevocationsWrite, SecretsWrite, Write, WriteQueue};
 use crate::identity::{Change, IdentityError};
-use meshport_state::NextIdentity;
 
 /// The values being stored, the callers that wait for them, and the previous values that still have
 /// to expire.
@@ -27,11 +26,7 @@ pub(crate) struct Persistence {
     writes: WriteQueue,
     /// `None` for a node without a disk: everything counts as stored at once.
     writer: Option<mpsc::Sender<Write>>,
-    /// The operator who supplied the secret with this number.
-    secret_asker: Option<(u64, Asker<RotateReport>)>,
-    key_asker: Option<Asker<RotateKeyReport>>,
-    renewal_asker: Option<Asker<RenewReport>>,
-    mandate_asker: Option<Asker<MandateReport>>,
+    askers: Askers,
     former_secret: Overlap,
     /// When to check again whether the previous secret, if any, has expired.
     look_at: Option<Instant>,
@@ -44,10 +39,7 @@ impl Persistence {
         Self {
             writes: WriteQueue::default(),
             writer,
-            secret_asker: None,
-            key_asker: None,
-            renewal_asker: None,
-            mandate_asker: None,
+            askers: Askers::default(),
             former_secret: Overlap::default(),
             look_at: secrets.retires_at().map(|_| clock::now()),
             former_key_until: None,
@@ -60,35 +52,34 @@ impl Persistence {
             .flatten()
             .min()
     }
+}
 
-    /// Whether a key or credential of an operator is being written: another is judged after it.
-    fn has_identity_asker(&self) -> bool {
-        self.key_asker.is_some() || self.renewal_asker.is_some()
+/// The operators whose values are being written.
+#[derive(Debug, Default)]
+struct Askers {
+    /// With the number of the secret.
+    secret: Option<(u64, Asker<RotateReport>)>,
+    key: Option<Asker<RotateKeyReport>>,
+    renewal: Option<Asker<RenewReport>>,
+    mandate: Option<Asker<MandateReport>>,
+}
+
+impl Askers {
+    /// Whether a key or credential is being written: another is judged after it.
+    fn has_identity(&self) -> bool {
+        self.key.is_some() || self.renewal.is_some()
     }
 
-    /// Answers the operator, who may be gone, once.
-    fn answer_secret(&mut self, number: u64, answer: Result<RotateReport, Error>) {
-        if let Some((_, asker)) = self.secret_asker.take_if(|(asked, _)| *asked <= number) {
-            let _ = asker.send(answer);
-        }
+    /// The operator whose secret a secret with this number answers.
+    fn take_secret(&mut self, number: u64) -> Option<Asker<RotateReport>> {
+        self.secret.take_if(|(asked, _)| *asked <= number).map(|(_, asker)| asker)
     }
+}
 
-    fn answer_key(&mut self, answer: Result<RotateKeyReport, Error>) {
-        if let Some(asker) = self.key_asker.take() {
-            let _ = asker.send(answer);
-        }
-    }
-
-    fn answer_renewal(&mut self, answer: Result<RenewReport, Error>) {
-        if let Some(asker) = self.renewal_asker.take() {
-            let _ = asker.send(answer);
-        }
-    }
-
-    fn answer_mandate(&mut self, answer: Result<MandateReport, Error>) {
-        if let Some(asker) = self.mandate_asker.take() {
-            let _ = asker.send(answer);
-        }
+/// Answers an operator, who may be gone.
+fn answer<T>(asker: Option<Asker<T>>, answer: Result<T, Error>) {
+    if let Some(asker) = asker {
+        let _ = asker.send(answer);
     }
 }
 
@@ -100,8 +91,8 @@ impl Driver {
         let taken = own.secrets.take(next, &own.credential.mesh);
         let taken = taken.and_then(|taken| taken.map(timely).transpose());
         let answer = match taken {
-            Ok(Some(secrets)) if self.persistence.secret_asker.is_none() => {
-                self.persistence.secret_asker = Some((secrets.number(), asker));
+            Ok(Some(secrets)) if self.persistence.askers.secret.is_none() => {
+                self.persistence.askers.secret = Some((secrets.number(), asker));
                 return self.offer_secrets(secrets, None);
             }
             Ok(Some(_)) => {
@@ -116,81 +107,74 @@ impl Driver {
     /// Secrets that the mesh has verified, or the current one without the previous.
     pub(crate) fn offer_secrets(&mut self, secrets: MeshSecrets, from: Option<NodeId>) {
         let revoked = self.core.discovery().revocations().clone();
-        self.persistence.writes.offer(Write::Secrets(Box::new(SecretsWrite {
-            secrets,
-            from,
-            revoked,
-        })));
+        self.offer(Write::Secrets(Box::new(SecretsWrite { secrets, from, revoked })));
     }
 
-    /// An operator supplies a new identity; answered when it is stored and in use.
+    /// An operator supplies a new identity. Not used while a previous key still answers.
     pub(crate) fn rotate_key(&mut self, next: KeyWrite, asker: Asker<RotateKeyReport>) {
-        let answer = match self.judge_next(&next.identity) {
-            Ok(true) => {
-                self.persistence.key_asker = Some(asker);
-                return self.persistence.writes.offer(Write::Key(next));
-            }
-            Ok(false) => Ok(self.state.identity.key_report(false)),
-            Err(error) => Err(error.into()),
-        };
-        let _ = asker.send(answer);
+        let own = &self.state.identity;
+        let judged =
+            self.judge_identity(own.judge_succession(&next.identity), &next.identity.credential);
+        let known = judged.map(|is_new| (!is_new).then(|| own.key_report(false)));
+        self.supply(known, Write::Key(next), asker, |it| &mut it.key);
     }
 
-    /// Whether this node may continue with that identity; not while a previous key still answers.
-    fn judge_next(&self, next: &NextIdentity) -> Result<bool, IdentityError> {
-        if self.persistence.has_identity_asker() {
-            return Err(IdentityError::Busy);
-        }
-        if !self.state.identity.judge_succession(next)? {
-            return Ok(false);
-        }
-        self.mesh.check_credential(&next.credential)?;
-        Ok(true)
-    }
-
-    /// An operator supplies a credential; answered when it is stored and in use.
+    /// An operator supplies a credential.
     pub(crate) fn renew(&mut self, next: Credential, asker: Asker<RenewReport>) {
-        let answer = match self.judge_credential(&next) {
-            Ok(true) => {
-                self.persistence.renewal_asker = Some(asker);
-                return self.offer(Write::Credential(Box::new(next)));
-            }
-            Ok(false) => Ok(self.state.identity.renewal_report(false)),
-            Err(error) => Err(error.into()),
-        };
-        let _ = asker.send(answer);
+        let own = &self.state.identity;
+        let judged = self.judge_identity(own.judge_renewal(&next), &next);
+        let known = judged.map(|is_new| (!is_new).then(|| own.renewal_report(false)));
+        self.supply(known, Write::Credential(Box::new(next)), asker, |it| &mut it.renewal);
     }
 
-    /// Whether this node may use that credential; false if it does already.
-    fn judge_credential(&self, next: &Credential) -> Result<bool, IdentityError> {
-        if self.persistence.has_identity_asker() {
+    /// Whether this node may use a key or credential, which it has `judged` by its own; false if it
+    /// does already.
+    fn judge_identity(
+        &self,
+        judged: Result<bool, IdentityError>,
+        next: &Credential,
+    ) -> Result<bool, IdentityError> {
+        if self.persistence.askers.has_identity() {
             return Err(IdentityError::Busy);
         }
-        if !self.state.identity.judge_renewal(next)? {
-            return Ok(false);
+        let is_new = judged?;
+        if is_new {
+            self.mesh.check_credential(next)?;
         }
-        self.mesh.check_credential(next)?;
-        Ok(true)
+        Ok(is_new)
     }
 
-    /// An operator supplies a mandate; answered when it is stored and in use.
+    /// An operator supplies a mandate.
     pub(crate) fn install(&mut self, mandate: Mandate, asker: Asker<MandateReport>) {
-        let judged = match self.persistence.mandate_asker {
+        let known = match self.persistence.askers.mandate {
             Some(_) => Err(IdentityError::Busy.into()),
-            None => self.judge_mandate(&mandate).map_err(Error::Trust),
+            None => self.judge_mandate(&mandate).map(|()| None).map_err(Error::Trust),
         };
-        if let Err(error) = judged {
-            let _ = asker.send(Err(error));
-            return;
+        self.supply(known, Write::Mandate(Box::new(mandate)), asker, |it| &mut it.mandate);
+    }
+
+    /// Queues an operator's value; answered when it is stored and in use, or at once if it is
+    /// refused or `known`.
+    fn supply<T, E: Into<Error>>(
+        &mut self,
+        known: Result<Option<T>, E>,
+        write: Write,
+        asker: Asker<T>,
+        slot: fn(&mut Askers) -> &mut Option<Asker<T>>,
+    ) {
+        match known.transpose() {
+            Some(known) => answer(Some(asker), known.map_err(Into::into)),
+            None => {
+                *slot(&mut self.persistence.askers) = Some(asker);
+                self.offer(write);
+            }
         }
-        self.persistence.mandate_asker = Some(asker);
-        self.offer(Write::Mandate(Box::new(mandate)));
     }
 
     /// Stores revocations for the next start; they are in force already.
     pub(crate) fn store_revocations(&mut self, all: Revocations) {
         let own = all.covering(&self.state.identity.credential).cloned();
-        self.persistence.writes.offer(Write::Revocations(RevocationsWrite { all, own }));
+        self.offer(Write::Revocations(RevocationsWrite { all, own }));
     }
 
     /// Passes queued writes to the writer.
@@ -216,12 +200,12 @@ impl Driver {
                     (new.secrets.number(), Change::Rotated(Box::new(new.secrets)));
                 let changed = self.change_identity(change, new.from);
                 let own = &self.state.identity;
-                let answer = changed.map(|()| own.secret_report(true, clock::wall()));
+                let used = changed.map(|()| own.secret_report(true, clock::wall()));
                 self.persistence.former_secret = Overlap::default();
                 self.persistence.look_at = own.secrets.retires_at().map(|_| now);
-                self.persistence.answer_secret(
-                    number,
-                    answer.map_err(|error| Error::Refused(error.to_string())),
+                answer(
+                    self.persistence.askers.take_secret(number),
+                    used.map_err(|error| Error::Refused(error.to_string())),
                 );
             }
             Write::Key(KeyWrite { identity, overlap }) => {
@@ -229,7 +213,10 @@ impl Driver {
                 match self.change_identity(Change::Succeeded(identity, ends_at), None) {
                     Ok(()) => {
                         self.persistence.former_key_until = Some(now + overlap);
-                        self.persistence.answer_key(Ok(self.state.identity.key_report(true)));
+                        answer(
+                            self.persistence.askers.key.take(),
+                            Ok(self.state.identity.key_report(true)),
+                        );
                     }
                     Err(error) => self.lose_key(error.to_string()),
                 }
@@ -238,11 +225,11 @@ impl Driver {
             Write::Credential(next) => {
                 let used = self.use_stored(*next).map_err(Error::from);
                 let report = used.map(|()| self.state.identity.renewal_report(true));
-                self.persistence.answer_renewal(report);
+                answer(self.persistence.askers.renewal.take(), report);
             }
             Write::Mandate(mandate) => {
                 let report = self.take_mandate(*mandate);
-                self.persistence.answer_mandate(Ok(report));
+                answer(self.persistence.askers.mandate.take(), Ok(report));
             }
             Write::Unexpired(left) => {
                 if let Some(issuer) = &mut self.state.renewals.issuer {
@@ -262,7 +249,8 @@ impl Driver {
                 // Members offer theirs again.
                 warn!(%error, "a new mesh secret cannot be stored, so it is not used");
                 self.persistence.look_at = self.state.identity.secrets.retires_at().map(|_| now);
-                self.persistence.answer_secret(new.secrets.number(), Err(Error::Refused(error)));
+                let asker = self.persistence.askers.take_secret(new.secrets.number());
+                answer(asker, Err(Error::Refused(error)));
             }
             Write::Key(_) => self.lose_key(error),
             Write::Revocations(_) => {
@@ -272,11 +260,11 @@ impl Driver {
             Write::Renewal(_) => self.lose_renewal(error),
             Write::Credential(_) => {
                 warn!(%error, "a new credential cannot be stored, so it is not used");
-                self.persistence.answer_renewal(Err(Error::Refused(error)));
+                answer(self.persistence.askers.renewal.take(), Err(Error::Refused(error)));
             }
             Write::Mandate(_) => {
                 warn!(%error, "a mandate cannot be stored, so it is not used");
-                self.persistence.answer_mandate(Err(Error::Refused(error)));
+                answer(self.persistence.askers.mandate.take(), Err(Error::Refused(error)));
             }
             Write::Unexpired(_) => {
                 warn!(%error, "cannot erase expired keys of the mandate; retrying later");
@@ -293,7 +281,7 @@ impl Driver {
 
     fn lose_key(&mut self, error: String) {
         warn!(%error, "a new key cannot be stored, so it is not used");
-        self.persistence.answer_key(Err(Error::Refused(error)));
+        answer(self.persistence.askers.key.take(), Err(Error::Refused(error)));
     }
 
     /// Erases the previous secret and key once they have expired: the secret only when its expiry

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use meshport_config::{AuthorityKey, Settings, Terms};
 use meshport_mesh::Shards;
-use meshport_state::{Identity, KnownRenewals};
+use meshport_state::{Identity, KnownRenewals, NextIdentity};
 use rand_core::OsRng;
 use tokio::time::timeout;
 
