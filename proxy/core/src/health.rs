@@ -126,6 +126,18 @@ enum Ready {
     Unauthorised,
 }
 
+/// What it means if neither *ready* nor *live* succeeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// It starts: it has not been ready since it last refused or was silent.
+    Start,
+    /// Requests hang.
+    Stall,
+    /// Requests hang unless *ready* fails at once: no instance was ready, and another one is again,
+    /// so they may have stalled together.
+    CommonStall,
+}
+
 /// The health of one instance. See the module's table.
 #[derive(Debug)]
 pub struct Health {
@@ -134,10 +146,7 @@ pub struct Health {
     ready: Ready,
     /// The last *live* probe failed.
     is_dead: bool,
-    /// It has been ready since it last refused or was silent.
-    was_ready: bool,
-    /// No instance was ready, and another one is again: they may have stalled together.
-    others_recover: bool,
+    failure: Failure,
     /// Time since which nothing shows a stall.
     flows_since: Option<Instant>,
     silent_in_row: u8,
@@ -160,8 +169,7 @@ impl Health {
             alive: Alive::Unknown,
             ready: Ready::Unknown,
             is_dead: false,
-            was_ready: false,
-            others_recover: false,
+            failure: Failure::Start,
             flows_since: None,
             silent_in_row: 0,
             unauthorised_in_row: 0,
@@ -263,7 +271,9 @@ impl Health {
     /// both depend on what has failed or recovered, this one should report it before sessions move
     /// to the other one, or away from here. Probes *ready* at once, unless it just was.
     pub fn handle_other(&mut self, is_first: bool, now: Instant) {
-        self.others_recover |= is_first && self.was_ready && self.state != OriginState::Ready;
+        if is_first && self.failure == Failure::Stall && self.state != OriginState::Ready {
+            self.failure = Failure::CommonStall;
+        }
         self.hurry_ready(now);
     }
 
@@ -357,7 +367,7 @@ impl Health {
 
     /// Whether others wait for the news that it is ready again.
     fn is_urgent(&self) -> bool {
-        self.state == OriginState::Stalled || self.others_recover
+        self.state == OriginState::Stalled || self.failure == Failure::CommonStall
     }
 
     fn handle_alive(&mut self, outcome: Outcome) {
@@ -401,8 +411,7 @@ impl Health {
     fn forget_ready(&mut self) {
         self.failing = FailingChecks::default();
         self.ready = Ready::Unknown;
-        (self.is_dead, self.was_ready) = (false, false);
-        self.others_recover = false;
+        (self.is_dead, self.failure) = (false, Failure::Start);
         self.unauthorised_in_row = 0;
     }
 
@@ -412,8 +421,7 @@ impl Health {
         }
         match outcome {
             Outcome::Answered(Some(200) | None) => {
-                self.ready = Ready::Yes;
-                (self.was_ready, self.others_recover) = (true, false);
+                (self.ready, self.failure) = (Ready::Yes, Failure::Stall);
                 self.detail = "ready".into();
             }
             Outcome::Answered(Some(401)) => {
@@ -493,8 +501,11 @@ impl Health {
             (false, true) => self.delay(Question::Ready) == Lateness::Overdue,
             (false, false) => false,
         };
-        let fails_at_once = self.asking[Question::Ready as usize].fails_at_once;
-        shows && self.was_ready && !(self.others_recover && fails_at_once)
+        match self.failure {
+            Failure::Start => false,
+            Failure::Stall => shows,
+            Failure::CommonStall => shows && !self.asking[Question::Ready as usize].fails_at_once,
+        }
     }
 
     /// Whether a probe is pending that was sent while it stalled.

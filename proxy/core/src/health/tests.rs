@@ -212,6 +212,8 @@ struct Apiserver {
     now: Instant,
     answers: Vec<(Instant, Question, Outcome)>,
     states: Vec<(Duration, OriginState)>,
+    /// How many probes were *ready*.
+    asked_ready: usize,
     start: Instant,
 }
 
@@ -225,6 +227,7 @@ impl Apiserver {
             now: start,
             answers: Vec::new(),
             states: Vec::new(),
+            asked_ready: 0,
             start,
         };
         it.run(Duration::from_secs(20) + phase, Mood::Well);
@@ -256,6 +259,7 @@ impl Apiserver {
 
     fn ask(&mut self, mood: Mood) {
         while let Some(question) = self.health.poll_probe(self.now) {
+            self.asked_ready += usize::from(question == Question::Ready);
             let failed = Outcome::Answered(Some(500));
             let soon = Duration::from_millis(5);
             let (after, outcome) = match (mood, question) {
@@ -358,6 +362,41 @@ fn the_recovery_of_others_excuses_only_one_that_stalled_with_them() {
     assert_eq!(apiserver.health.state(), OriginState::Stalled, "it has been ready since");
 }
 
+/// A broken connection says nothing about requests, however soon it breaks.
+#[test]
+fn after_a_stall_of_all_only_an_answer_shows_that_requests_hang_no_longer() {
+    let mut apiserver = Apiserver::new(Duration::ZERO);
+    apiserver.run(Duration::from_secs(10), Mood::Stalls);
+    apiserver.health.handle_other(true, apiserver.now);
+    apiserver.run(Duration::from_secs(5), Mood::Fails);
+    assert_eq!(apiserver.health.state(), OriginState::Unready);
+    while apiserver.health.poll_probe(apiserver.now) != Some(Question::Ready) {
+        apiserver.now += Duration::from_millis(1);
+    }
+    apiserver.health.handle_outcome(Question::Ready, Outcome::Broken, apiserver.now);
+    assert_eq!(apiserver.health.state(), OriginState::Stalled);
+}
+
+/// Nobody waits for an instance that starts: it is probed as often as usual.
+#[test]
+fn the_recovery_of_others_does_not_hurry_one_that_starts() {
+    let mut restarted = Apiserver::new(Duration::ZERO);
+    restarted.run(Duration::from_secs(10), Mood::Stalls);
+    restarted.health.handle_other(true, restarted.now);
+    restarted.health.handle_outcome(Question::Alive, Outcome::Refused, restarted.now);
+    let mut started = Apiserver::new(Duration::ZERO);
+    started.health.handle_outcome(Question::Alive, Outcome::Refused, started.now);
+    started.run(Duration::from_secs(5), Mood::Fails);
+    started.health.handle_other(true, started.now);
+    for (which, mut apiserver) in [("restarted", restarted), ("started", started)] {
+        apiserver.run(Duration::from_secs(5), Mood::Fails);
+        assert_eq!(apiserver.health.state(), OriginState::Unready, "{which}");
+        let before = apiserver.asked_ready;
+        apiserver.run(Duration::from_secs(10), Mood::Fails);
+        assert_eq!(apiserver.asked_ready - before, 10, "{which}");
+    }
+}
+
 #[test]
 fn a_drain_is_no_stall() {
     let mut apiserver = Apiserver::new(Duration::ZERO);
@@ -431,13 +470,15 @@ fn another_instance_that_fails_makes_this_one_be_asked_at_once_but_not_again_and
 
 #[test]
 fn another_instance_that_fails_makes_this_one_be_asked_soon_whatever_the_interval() {
-    let now = Instant::now();
-    let interval = Duration::from_secs(300);
-    let config = HealthConfig { interval, fall: 2, asks_ready: true, asks_live: true };
-    let mut health = Health::new(config, now);
-    while let Some(question) = health.poll_probe(now) {
-        health.handle_outcome(question, OK, now);
+    for (interval_ms, wait_ms) in [(300_000, 250), (400, 100)] {
+        let now = Instant::now();
+        let interval = Duration::from_millis(interval_ms);
+        let config = HealthConfig { interval, fall: 2, asks_ready: true, asks_live: true };
+        let mut health = Health::new(config, now);
+        while let Some(question) = health.poll_probe(now) {
+            health.handle_outcome(question, OK, now);
+        }
+        health.handle_other(false, now);
+        assert_eq!(health.poll_timeout(), Some(now + Duration::from_millis(wait_ms)));
     }
-    health.handle_other(false, now);
-    assert_eq!(health.poll_timeout(), Some(now + Duration::from_millis(250)));
 }
