@@ -1,8 +1,8 @@
 //! The only task of a daemon that writes to its state folder.
 //!
-//! One write at a time, in the driver's order; each is answered. The directory is large and changes
-//! constantly, so it is fetched from the driver just before it is written: every [`SAVE_INTERVAL`]
-//! and at the end.
+//! One write at a time, in the driver's order; each is answered. A writer that stops takes no more.
+//! The directory is large and changes constantly, so it is fetched from the driver just before it
+//! is written: every [`SAVE_INTERVAL`] and at the end.
 
 use std::time::Duration;
 
@@ -47,7 +47,9 @@ impl StateWriter {
                 }
             }
         }
-        while let Ok(write) = self.writes.try_recv() {
+        // From here on the driver refuses what would be lost.
+        self.writes.close();
+        while let Some(write) = self.writes.recv().await {
             self.handle(write).await;
         }
         self.save().await;
@@ -130,6 +132,7 @@ fn store(state: &StateDir, write: &Write) -> Result<(), meshport_state::Error> {
 mod tests {
     use meshport_config::{NodeKey, Revocations};
     use meshport_core::testing::WALL;
+    use tokio::sync::mpsc::error::TrySendError;
 
     use super::*;
     use crate::driver::write_queue::{MAX_WRITES, SecretsWrite};
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_that_stops_writes_what_waits_and_the_directory() {
+    async fn a_writer_that_stops_writes_what_waits_and_the_directory_and_takes_no_more() {
         let mut bench = bench();
         let all = revoked();
         let own = all.iter().next().cloned();
@@ -232,6 +235,8 @@ mod tests {
         ));
         assert_eq!(bench.own_revocation.await.ok(), own);
         let Some(Command::Snapshot(to)) = bench.commands.recv().await else { panic!("it asks") };
+        let late = bench.writes.try_send(keep_secrets());
+        assert!(matches!(late, Err(TrySendError::Closed(Write::Secrets(_)))), "{late:?}");
         let snapshot = Snapshot { directory: b"all".to_vec(), generation: 7 };
         to.send(snapshot).map_err(drop).expect("it waits");
         bench.task.await.expect("it ends");

@@ -87,6 +87,16 @@ async fn a_key_and_a_credential_are_refused_while_either_is_being_written() {
 }
 
 #[tokio::test]
+async fn a_credential_is_refused_once_the_writer_takes_no_more() {
+    let now = clock::wall();
+    let (node, mut writes) = node(&identity(now));
+    writes.close();
+    let credential = next_at(1, None, now).credential.to_text();
+    let said = refusal(&node.handle(), RenewRequest { credential }).await;
+    assert!(said.contains("this daemon is stopping"), "{said}");
+}
+
+#[tokio::test]
 async fn a_mandate_is_used_once_it_is_stored() {
     let now = clock::wall();
     let own = identity(now);
