@@ -177,6 +177,9 @@ async fn every_question_has_an_answer_on_the_socket() {
     let error = client.ask(&unknown).await.expect_err("there is no such node");
     assert_eq!(error.exit_code(), 2, "it is misuse, and no refusal of the daemon");
     assert_eq!(error.to_string(), "no node is called nobody");
+    let long = PingRequest { target: "x".repeat(request::MAX_BODY_BYTES), count: 1 };
+    let error = client.ask(&long).await.expect_err("it is too long").to_string();
+    assert!(error.contains("over 4096 bytes") && error.ends_with("upgrade it first"), "{error}");
 }
 
 #[tokio::test]
