@@ -11,6 +11,7 @@
 //! | broken `fall` times | any | any | `unready`: it does answer, so its sessions may be fine |
 //! | answered | 200 | any, in time | `ready` |
 //! | answered | 401, lasting | any | `ready`, with a warning: anonymous access is off |
+//! | answered | 403 | any | `unready`; if lasting, with a warning: its user may not ask |
 //! | answered | 200, but one of both is late now | | `unready`: in doubt |
 //! | answered | failed | 200 | `unready`: it drains, and its sessions are served |
 //! | answered | failed | failed or overdue | `stalled`: requests hang |
@@ -52,6 +53,9 @@ use schedule::{Lateness, ProbeSchedule};
 
 /// Consecutive 401 answers that mean "anonymous access is off" rather than a start-up race.
 const LASTING_UNAUTHORISED: u8 = 2;
+/// Consecutive 403 answers that mean "the probe's user may not ask": an apiserver that starts gives
+/// some until it has loaded its roles.
+const LASTING_FORBIDDEN: u8 = 20;
 
 /// Factor by which a refusing instance is probed more often.
 const REFUSED_HASTE: u32 = 4;
@@ -126,6 +130,20 @@ enum Ready {
     Unauthorised,
 }
 
+/// Consecutive answers, 401 or 403, that deny the probe of readiness.
+#[derive(Debug, Clone, Copy)]
+struct Denial {
+    status: u16,
+    in_row: u8,
+}
+
+impl Denial {
+    fn is_lasting(&self) -> bool {
+        let least = if self.status == 401 { LASTING_UNAUTHORISED } else { LASTING_FORBIDDEN };
+        self.in_row >= least
+    }
+}
+
 /// What it means if neither *ready* nor *live* succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failure {
@@ -150,7 +168,7 @@ pub struct Health {
     /// Time since which nothing shows a stall.
     flows_since: Option<Instant>,
     silent_in_row: u8,
-    unauthorised_in_row: u8,
+    denied: Option<Denial>,
     asking: [ProbeSchedule; Question::ALL.len()],
     /// This node is opening many connections to it.
     is_loaded: bool,
@@ -172,7 +190,7 @@ impl Health {
             failure: Failure::Start,
             flows_since: None,
             silent_in_row: 0,
-            unauthorised_in_row: 0,
+            denied: None,
             asking: Default::default(),
             is_loaded: false,
             state: OriginState::Unknown,
@@ -323,9 +341,9 @@ impl Health {
         }
     }
 
-    /// Whether readiness is unknown because the instance requires credentials.
-    pub fn wants_credentials(&self) -> bool {
-        self.ready == Ready::Unauthorised
+    /// The status, 401 or 403, with which the instance keeps denying the probe of its readiness.
+    pub fn lasting_denial(&self) -> Option<u16> {
+        self.denied.filter(Denial::is_lasting).map(|it| it.status)
     }
 
     /// *Ready* and *live* become separate probes, or cease to be.
@@ -412,21 +430,25 @@ impl Health {
         self.failing = FailingChecks::default();
         self.ready = Ready::Unknown;
         (self.is_dead, self.failure) = (false, Failure::Start);
-        self.unauthorised_in_row = 0;
+        self.denied = None;
     }
 
     fn handle_ready(&mut self, outcome: Outcome) {
-        if outcome != Outcome::Answered(Some(401)) {
-            self.unauthorised_in_row = 0;
-        }
+        self.denied = match outcome {
+            Outcome::Answered(Some(status @ (401 | 403))) => {
+                let former = self.denied.filter(|it| it.status == status);
+                let in_row = former.map_or(0, |it| it.in_row).saturating_add(1);
+                Some(Denial { status, in_row })
+            }
+            _ => None,
+        };
         match outcome {
             Outcome::Answered(Some(200) | None) => {
                 (self.ready, self.failure) = (Ready::Yes, Failure::Stall);
                 self.detail = "ready".into();
             }
             Outcome::Answered(Some(401)) => {
-                self.unauthorised_in_row = self.unauthorised_in_row.saturating_add(1);
-                if self.unauthorised_in_row >= LASTING_UNAUTHORISED {
+                if self.lasting_denial().is_some() {
                     self.ready = Ready::Unauthorised;
                     self.detail = "readiness unknown: it requires credentials (401)".into();
                 }

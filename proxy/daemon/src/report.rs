@@ -333,10 +333,10 @@ impl Reporter<'_> {
                     self.core.reach().nat().map_or_else(String::new, |nat| format!("; {nat}"));
                 APART_BY_NAT.found(format!("{name}: {who} and this node are both behind NAT{nat}"))
             }));
-            if self.core.health(name).is_some_and(Health::wants_credentials) {
+            if let Some(status) = self.core.health(name).and_then(Health::lasting_denial) {
                 let who = names::local_instance(name);
                 let refused = PROBE_REFUSED
-                    .found(format!("{name}: {who} answers 401, so readiness is unknown"));
+                    .found(format!("{name}: {who} answers {status}, so readiness is unknown"));
                 found.push(refused.naming("service.NAME", &format!("service.{name}")));
             }
         }

@@ -334,12 +334,13 @@ catalogue! {
         remedy: "`meshport kubeconfig` chooses a name that all certificates have; or add the name \
                  to the certificates (kubeadm: apiServer.certSANs)",
     }
-    /// The probe gets 401.
+    /// The probe gets 401 or 403.
     PROBE_REFUSED: Warning "MP302" {
         title: "the local instance refuses the health probe",
         healthy: "health probes are answered",
-        meaning: "It answers 401, so it counts as ready while it answers at all: clients keep \
-                  using it while it is not ready, or its etcd hangs",
+        meaning: "With 401 it counts as ready while it answers at all: clients keep using it while \
+                  it is not ready, or its etcd hangs. With 403 it counts as not ready: clients use \
+                  it last",
         remedy: "Set ca-file and bearer-token-file or client-cert-file under \
                  [service.NAME.health]",
     }

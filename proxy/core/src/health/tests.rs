@@ -118,9 +118,22 @@ fn a_lasting_401_leaves_the_decision_to_alive() {
     bench.alive(Outcome::Answered(Some(401)));
     assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
     assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Ready);
-    assert!(bench.health.wants_credentials());
+    assert_eq!(bench.health.lasting_denial(), Some(401));
     assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Unready);
-    assert!(!bench.health.wants_credentials());
+    assert_eq!(bench.health.lasting_denial(), None);
+}
+
+#[test]
+fn a_lasting_403_is_not_ready_and_is_reported() {
+    let mut bench = Bench::new(true);
+    bench.alive(OK);
+    for in_row in 1..=LASTING_FORBIDDEN {
+        assert_eq!(bench.health.lasting_denial(), None, "an apiserver that starts, {in_row}");
+        assert_eq!(bench.ready(Outcome::Answered(Some(403))), OriginState::Unready);
+    }
+    assert_eq!(bench.health.lasting_denial(), Some(403));
+    bench.ready(OK);
+    assert_eq!(bench.health.lasting_denial(), None);
 }
 
 #[test]
