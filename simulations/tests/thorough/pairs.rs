@@ -80,11 +80,11 @@ const BOTH: (u64, &str) = (7, "a request can meet both faults, and clients repea
 /// origin at the same moment, 13 of 5,444.
 const UNKNOWN_STALL: (u64, &str) =
     (40, "requests that leave one origin meet the stall of the other, and are repeated once only");
-/// The failures where a path loses half of its packets, and why: beside another fault one request
-/// failed in three of the 13,394 pairs at the wide level, and in four of 120 runs of two of these
-/// pairs (seeds 1 to 60). ADR 020 has the reason for leaving such a path no sooner.
+/// The failures where a path loses half of its packets, and why: at the wide level one to three
+/// requests failed in four of all pairs, and in four of 120 runs of two of these (seeds 1 to 60).
+/// ADR 020 has the reason for leaving such a path no sooner.
 const HALF_LOST: (u64, &str) =
-    (2, "half of the last sixteen probes must be lost before a path with that much loss is left");
+    (3, "half of the last sixteen probes must be lost before a path with that much loss is left");
 /// One pair in this many is in the sample of a level: about half a minute of one core. Primes, so
 /// that no fault is always left out.
 const WIDE_SAMPLE: usize = 53;
