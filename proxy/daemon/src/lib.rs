@@ -8,6 +8,7 @@
 //! From the bottom up; a module uses only those above it in this list:
 //!
 //! - `tcp`, `unix`, `clock`, `random`, `descriptors`: what the operating system offers
+//! - `log_lines`: the lines of the programs' logs
 //! - `http`: a request over HTTP/1.1, and how TLS clients are set up
 //! - `exchange`, `renewal`: a question to another member and its answer; of renewals what a node
 //!   keeps
@@ -52,6 +53,7 @@ mod inquiry;
 mod kubernetes;
 pub mod lifecycle;
 mod log_budget;
+pub mod log_lines;
 mod node;
 mod random;
 mod renewal;

@@ -10,6 +10,7 @@ use clap::error::ErrorKind;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use meshport_config::Cidr;
+use meshport_daemon::log_lines;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -100,7 +101,7 @@ fn start(cli: Cli) -> Result<(), Error> {
     // This program's own lines already contain the client's messages.
     let client = ["kube_client", "kube_runtime"].map(|it| (it, LevelFilter::OFF));
     let filter = Targets::new().with_default(cli.log_level).with_targets(client);
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+    let lines = log_lines::on_stderr().with_target(false);
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::Io { what: "cannot start", source })?;

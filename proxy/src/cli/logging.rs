@@ -2,8 +2,8 @@
 //! journal, text goes to the journal's native socket as records with fields, and each line of JSON
 //! begins with its priority, which the journal strips and keeps as a field.
 
-use std::fmt::{self, Debug, Write as _};
-use std::io::{self, IsTerminal};
+use std::fmt::{self, Debug};
+use std::io;
 use std::os::fd::AsFd;
 
 use meshport_config::LogLevel;
@@ -11,9 +11,8 @@ use rustix::fs::fstat;
 use systemd_journal_logger::JournalLog;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, warn};
-use tracing_subscriber::field::{MakeExt, RecordFields};
 use tracing_subscriber::filter::{ParseError, Targets};
-use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
@@ -21,6 +20,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use meshport_daemon::Error;
+use meshport_daemon::log_lines::{self, Fields};
 
 /// Overrides the level, also per target: `meshport=debug,info`.
 const VARIABLE: &str = "MESHPORT_LOG";
@@ -51,13 +51,6 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
     let is_journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
     let (filter, handle) = reload::Layer::new(filter);
     let registry = Registry::default().with(filter);
-    let lines = || {
-        tracing_subscriber::fmt::layer()
-            .with_writer(io::stderr)
-            .with_ansi(io::stderr().is_terminal())
-            // A closed standard error must not end the daemon.
-            .log_internal_errors(false)
-    };
     // If the journal's socket is missing, log to standard error.
     match (is_journal && !json).then(JournalLog::empty).and_then(Result::ok) {
         Some(log) => {
@@ -65,11 +58,11 @@ pub(crate) fn start(json: bool, level: &str) -> Result<Option<SetLevel>, Error> 
         }
         None if json => {
             let format = |lines| Prioritised { lines, is_journal };
-            registry.with(lines().json().map_event_format(format)).try_init()
+            registry.with(log_lines::on_stderr().json().map_event_format(format)).try_init()
         }
         None => {
             let format = |lines| Prioritised { lines, is_journal };
-            registry.with(lines().fmt_fields(Fields).map_event_format(format)).try_init()
+            registry.with(log_lines::on_stderr().map_event_format(format)).try_init()
         }
     }
     .map_err(|error| Error::Bug(format!("logging was started twice: {error}")))?;
@@ -174,47 +167,6 @@ where
     }
 }
 
-/// The fields of a line as `name=value`, quoted if the value is more than one word.
-#[derive(Debug)]
-struct Fields;
-
-impl<'writer> FormatFields<'writer> for Fields {
-    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let fields_of = debug_fn(|writer, field, value| match field.name() {
-            "message" => write!(writer, "{value:?}"),
-            name => write_field(writer, name, value),
-        });
-        fields_of.delimited(" ").format_fields(writer, fields)
-    }
-}
-
-/// Whether a text is one string literal. Strings arrive as such, displayed values as they are.
-fn is_quoted(text: &str) -> bool {
-    let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    inner.is_some_and(|inner| {
-        let mut is_escaped = false;
-        let is_plain = inner.chars().all(|c| {
-            let is_end = c == '"' && !is_escaped;
-            is_escaped = c == '\\' && !is_escaped;
-            !is_end && !c.is_control()
-        });
-        is_plain && !is_escaped
-    })
-}
-
-fn write_field(writer: &mut Writer<'_>, name: &str, value: &dyn Debug) -> fmt::Result {
-    let mut text = String::new();
-    write!(text, "{value:?}")?;
-    let is_word = |text: &str| {
-        let breaks = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
-        !text.is_empty() && !text.contains(breaks)
-    };
-    match is_quoted(&text) || is_word(&text) {
-        true => write!(writer, "{name}={text}"),
-        false => write!(writer, "{name}={text:?}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
@@ -233,30 +185,6 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
-    }
-
-    #[test]
-    fn every_value_can_be_read_by_a_program() {
-        let kept = Kept::default();
-        let writer = kept.clone();
-        let builder = tracing_subscriber::fmt().with_ansi(false).fmt_fields(Fields);
-        let log = builder.with_writer(move || writer.clone()).finish();
-        // Displayed values that are not one string literal.
-        let displayed = [r#""a" failed: "b""#, "\"a\nb\"", r#""a\""#, "\""];
-        tracing::subscriber::with_default(log, || {
-            let (word, words, odd) = ("cp-fra", "no route to host", "a\nb=\"c\"");
-            tracing::info!(%word, %words, %odd, text = word, number = 3, some = Some(1), "done");
-            for value in displayed {
-                tracing::info!(%value, text = value, "done");
-            }
-        });
-        let text = String::from_utf8(kept.0.lock().expect("not poisoned").clone()).expect("text");
-        let mut lines = text.lines().map(|line| line.split_once("done").expect("the message").1);
-        let expected = " word=cp-fra words=\"no route to host\" odd=\"a\\nb=\\\"c\\\"\" \
-                        text=\"cp-fra\" number=3 some=1";
-        assert_eq!(lines.next(), Some(expected));
-        let expected = displayed.map(|value| format!(" value={value:?} text={value:?}"));
-        assert_eq!(lines.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Gateway {
         fs::write(&config, file.to_string()).expect("the folder can be written");
         let mut command = Command::new(gateway());
         command.arg("--kubeconfig").arg(&config).arg("--socket").arg(state.join("meshport.sock"));
-        command.args(["--address", ADDRESS]);
+        command.args(["--address", ADDRESS]).env_remove("NO_COLOR");
         let process = Process::start("gateway", &mut command, &state.join("gateway.log"));
         Self { process, world, cluster }
     }
@@ -173,4 +173,9 @@ fn a_busy_apiserver_at_the_start_is_waited_for() {
     gateway.until_instances("adm", &["192.0.2.1:8080"]);
     assert_eq!(gateway.cluster.refused(), refusals.len());
     assert!(gateway.process.is_running());
+    // In a file: plain text, whose values a program can read.
+    let log = gateway.process.output();
+    let line = log.lines().find(|line| line.contains("the apiserver does not answer"));
+    let line = line.unwrap_or_else(|| panic!("it does not say that it waits: {log}"));
+    assert!(line.contains(" error=\"") && !line.contains('\x1b'), "{line}");
 }
