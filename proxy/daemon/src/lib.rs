@@ -8,7 +8,7 @@
 //! From the bottom up; a module uses only those above it in this list:
 //!
 //! - `tcp`, `unix`, `clock`, `random`, `descriptors`: what the operating system offers
-//! - `log_lines`: the lines of the programs' logs
+//! - `colour`, `log_lines`: whether output has colours; the lines of the programs' logs
 //! - `http`: a request over HTTP/1.1, and how TLS clients are set up
 //! - `exchange`, `renewal`: a question to another member and its answer; of renewals what a node
 //!   keeps
@@ -37,6 +37,7 @@ mod audit;
 #[doc(hidden)]
 pub mod bench;
 pub mod clock;
+pub mod colour;
 mod descriptors;
 mod driver;
 mod egress;

@@ -2,13 +2,15 @@
 //! `name=value`, so that a program can read each value.
 
 use std::fmt::{self, Debug, Write as _};
-use std::io::{self, IsTerminal};
+use std::io;
 
 use tracing::Subscriber;
 use tracing_subscriber::field::{MakeExt, RecordFields};
 use tracing_subscriber::fmt::format::{Format, Writer, debug_fn};
 use tracing_subscriber::fmt::{FormatFields, Layer};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::colour;
 
 /// Lines of text on standard error.
 pub fn on_stderr<S>() -> Layer<S, Fields, Format, fn() -> io::Stderr>
@@ -17,7 +19,7 @@ where
 {
     tracing_subscriber::fmt::layer()
         .with_writer(io::stderr as fn() -> io::Stderr)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(colour::is_wanted(&io::stderr()))
         // A closed standard error must not end the program.
         .log_internal_errors(false)
         .fmt_fields(Fields)

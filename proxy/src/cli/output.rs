@@ -1,17 +1,15 @@
 //! Standard output and standard error; a closed pipe is an error value.
 //!
 //! Standard output carries the answer and nothing else; advice and errors go to standard error. On
-//! a terminal both are wrapped to its width, and problems have a colour unless `NO_COLOR` is set
-//! (no-color.org).
+//! a terminal both are wrapped to its width, and problems have a colour if [`colour`] allows it.
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use serde::Serialize;
 
 use super::render::{Style, Tone, wrapped};
-use meshport_daemon::Error;
+use meshport_daemon::{Error, colour};
 
 /// Standard output was closed. Shells report this for a program that SIGPIPE ended (128 + 13).
 const CLOSED_PIPE: u8 = 141;
@@ -119,12 +117,7 @@ fn style_of(output: &(impl IsTerminal + AsFd)) -> Style {
     }
     let size = terminal_size::terminal_size_of(output);
     let width = size.map(|(terminal_size::Width(columns), _)| columns.into());
-    Style { width, colour: wants_colour(|name| std::env::var_os(name)) }
-}
-
-fn wants_colour(variable: impl Fn(&str) -> Option<OsString>) -> bool {
-    let refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !refused && variable("TERM").is_none_or(|terminal| terminal != "dumb")
+    Style { width, colour: colour::is_wanted(output) }
 }
 
 /// Reports a failed verb; the process's exit code.
@@ -155,17 +148,6 @@ mod tests {
         assert_eq!(folded(text, None), format!("{text}\n"));
         let expected = "two problems:\n  the first of\n  them is long\n\nEnd\n";
         assert_eq!(folded(text, Some(16)), expected);
-    }
-
-    #[test]
-    fn colours_are_refused_by_a_variable_or_a_dumb_terminal() {
-        let with = |set: &'static [(&str, &str)]| {
-            wants_colour(move |name| {
-                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
-            })
-        };
-        assert!(with(&[("TERM", "xterm")]) && with(&[("NO_COLOR", "")]) && with(&[]));
-        assert!(!with(&[("NO_COLOR", "1")]) && !with(&[("TERM", "dumb")]));
     }
 
     #[test]

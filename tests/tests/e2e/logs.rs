@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use meshport_demo::wan::Cut;
+use meshport_tests::process::{meshport, run_ok};
 use meshport_tests::repository;
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -79,4 +81,29 @@ fn the_lines_that_the_page_names_have_their_fields() {
             assert!(!line["fields"][field].is_null(), "{field} in {line}");
         }
     }
+}
+
+/// On a terminal, which `script` provides. The daemon logs, then ends: it has no such address.
+#[test]
+fn a_variable_turns_the_colours_of_the_log_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [state, config] = ["state", "settings.toml"].map(|name| folder.path().join(name));
+    let text = "site = \"a\"\nsandbox = false\n[mesh]\nlisten = \"192.0.2.1:0\"\n\
+                [admin]\nhttp = \"off\"\n[service.kube-apiserver]\nlisten = [\"127.0.0.1:0\"]\n";
+    fs::write(&config, text).expect("the folder can be written");
+    let (binary, state) = (meshport().to_string_lossy(), state.to_string_lossy());
+    run_ok(&binary, &["init", "--state-dir", &state, "--site", "a", "--name", "a"]);
+    let shown = |no_color: &str| {
+        let verb = format!("{binary} run --config {} --state-dir {state}", config.display());
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--command", &verb, "/dev/null"]);
+        command.env("TERM", "xterm").env("NO_COLOR", no_color).env_remove("MESHPORT_LOG");
+        let output = command.output().expect("bsdutils is installed");
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(shown.contains("without a sandbox") && shown.contains("192.0.2.1"), "{shown}");
+        shown
+    };
+    assert!(shown("").contains("\x1b["), "a terminal has colours");
+    let plain = shown("1");
+    assert!(!plain.contains("\x1b["), "{plain:?}");
 }
