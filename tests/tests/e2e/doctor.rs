@@ -16,6 +16,7 @@ use meshport_tests::identity;
 use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
+use serde_json::Value;
 
 const SETTLE: Duration = Duration::from_secs(40);
 /// Limit for a whole report, with faults too: its own is 10 s, and the rest is the machine's.
@@ -342,6 +343,20 @@ fn finds_a_credential_that_ends(lab: &mut Lab) {
     assert_eq!(renewed.ids(), [] as [&str; 0]);
 }
 
+/// With only its socket named, the state folder of this user, which need not exist, is not judged.
+fn judges_no_other_state_folder(lab: &Lab) {
+    let socket = lab.world.at("worker").state().join("meshport.sock");
+    let mut command = Command::new(meshport());
+    command.args(["doctor", "--json", "--socket"]).arg(socket);
+    command.env("KUBECONFIG", lab.world.path("kubeconfig")).env("HOME", lab.world.path("home"));
+    let output = command.output().expect("it runs");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let rows = report["checks"].as_array().expect("rows");
+    let status = |id: &str| &rows.iter().find(|row| row["id"] == id).expect("a row")["status"];
+    assert_eq!(*status("MP111"), "ok", "{report:#}");
+    assert_eq!(*status("MP109"), "skipped", "{report:#}");
+}
+
 /// A hung daemon holds its ports and its folder; the only finding is that it hangs.
 fn finds_a_daemon_that_hangs(lab: &mut Lab) {
     lab.world.node_mut("worker").process().signal("STOP");
@@ -407,6 +422,7 @@ fn a_healthy_mesh_has_no_findings_and_each_planted_fault_is_found() {
     finds_a_network_that_is_gone(&mut lab);
     renewals::finds_renewals_that_fail(&mut lab);
     finds_a_credential_that_ends(&mut lab);
+    judges_no_other_state_folder(&lab);
     finds_a_daemon_that_hangs(&mut lab);
     finds_faults_without_a_daemon(&mut lab);
     lab.said.iter().for_each(|line| println!("{line}"));

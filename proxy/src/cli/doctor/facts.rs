@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::report::Skip;
 use crate::cli::load::{self, Loaded};
 use crate::cli::paths::Paths;
-use crate::cli::query::DaemonArgs;
+use crate::cli::query::{DaemonArgs, is_closed};
 use crate::cli::{clock, kubeconfig};
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{FindingRow, PeerRow, ServiceStatus, Status};
@@ -30,6 +30,7 @@ const MAX_KUBECONFIGS: usize = 32;
 
 /// Why a check is skipped.
 pub(super) const NO_ANSWER: &str = "no daemon answers";
+pub(super) const CLOSED: &str = "this user may not query the daemon; run doctor as root";
 pub(super) const NO_MEMBERS: &str = "there is no other member to ask";
 pub(super) const NO_SETTINGS: &str = "the settings cannot be read";
 pub(super) const NO_STATE: &str = "the state folder cannot be opened";
@@ -39,6 +40,8 @@ pub(super) struct Facts {
     pub(super) now: UnixSeconds,
     pub(super) loaded: Result<Loaded, Error>,
     state_dir: Option<PathBuf>,
+    /// Only the socket was named, so that its daemon may use another state folder.
+    pub(super) has_only_socket: bool,
     pub(super) client: AdminClient,
     pub(super) daemon: Result<Daemon, Error>,
     certificates: OnceCell<Result<Vec<OriginCertificate>, Skip>>,
@@ -80,8 +83,17 @@ impl Facts {
         let mut kubeconfigs = of_components(Path::new(NODE_KUBECONFIGS));
         kubeconfigs.push(kubeconfig::source_files(None));
         let (certificates, inquiry) = (OnceCell::new(), OnceCell::new());
-        let now = clock::wall();
-        Ok(Self { now, loaded, state_dir, client, daemon, certificates, inquiry, kubeconfigs })
+        Ok(Self {
+            now: clock::wall(),
+            loaded,
+            state_dir,
+            has_only_socket: args.socket.is_some() && args.state_dir.is_none(),
+            client,
+            daemon,
+            certificates,
+            inquiry,
+            kubeconfigs,
+        })
     }
 
     pub(super) fn settings(&self) -> Result<&Settings, Skip> {
@@ -122,7 +134,8 @@ impl Facts {
     }
 
     pub(super) fn daemon(&self) -> Result<&Daemon, Skip> {
-        self.daemon.as_ref().map_err(|_| NO_ANSWER.into())
+        let why = |error| if is_closed(error) { CLOSED } else { NO_ANSWER };
+        self.daemon.as_ref().map_err(|error| why(error).into())
     }
 
     pub(super) fn state_dir(&self) -> Result<&Path, Skip> {

@@ -14,7 +14,7 @@ use meshport_core::findings::{
 };
 
 use super::checks::{Check, Looked};
-use super::facts::{Daemon, Facts, NO_STATE};
+use super::facts::{CLOSED, Daemon, Facts, NO_STATE};
 use super::holder::{self, Protocol};
 use crate::cli::check;
 use crate::cli::query::is_closed;
@@ -33,11 +33,11 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
         Check::of_files(&[&ADDRESS_TAKEN], facts, addresses),
         Check::of_files(&[&OPEN_TO_OTHERS], facts, rights),
         Check::of_files(&[&FEW_DESCRIPTORS], facts, descriptors),
-        Check::of_files(&[&NO_IDENTITY], facts, |facts| identity(facts.state_dir()?, facts.now)),
+        Check::of_files(&[&NO_IDENTITY], facts, own_identity),
         Check::of_files(&[&UNFIT_CONFIGURATION], facts, configuration),
         Check::of_files(&[&NO_DAEMON], facts, |facts| {
             let holder = facts.state().ok().and_then(|it| it.holder());
-            Ok(silence(&facts.daemon, holder))
+            silence(&facts.daemon, holder)
         }),
     ]
 }
@@ -47,7 +47,7 @@ fn addresses(facts: &Facts) -> Looked {
     match &facts.daemon {
         Ok(daemon) => Ok(daemon.found(&ADDRESS_TAKEN).into_iter().map(with_holder).collect()),
         // A daemon that this user may not query has the addresses, as it should.
-        Err(error) if is_closed(error) => Err("this user may not query the daemon".into()),
+        Err(error) if is_closed(error) => Err(CLOSED.into()),
         Err(_) if facts.state().is_ok_and(|it| it.holder().is_some()) => {
             Err("a daemon uses the state folder".into())
         }
@@ -151,6 +151,15 @@ fn limit_in(limits: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Skipped if the state folder may be another's than that of the daemon.
+fn own_identity(facts: &Facts) -> Looked {
+    let is_there = facts.daemon.as_ref().map_or_else(is_closed, |_| true);
+    if is_there && facts.has_only_socket {
+        return Err("only --socket was given: the daemon may use another state folder".into());
+    }
+    identity(facts.state_dir()?, facts.now)
+}
+
 fn identity(folder: &Path, now: UnixSeconds) -> Looked {
     let opened = StateDir::open(folder);
     let state = match opened {
@@ -199,24 +208,25 @@ fn configuration(facts: &Facts) -> Looked {
 }
 
 /// The finding if the daemon does not answer. `holder` is the process that uses the state folder.
-fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Vec<Finding> {
-    let Err(error) = daemon else { return Vec::new() };
+fn silence(daemon: &Result<Daemon, Error>, holder: Option<u32>) -> Looked {
+    let Err(error) = daemon else { return Ok(Vec::new()) };
     let said = match error {
+        // It may well run.
+        error if is_closed(error) => return Err(CLOSED.into()),
         Error::NoDaemon { path, source } => {
             let why = match source.kind() {
                 io::ErrorKind::NotFound => "the socket does not exist".into(),
                 io::ErrorKind::ConnectionRefused => "the socket exists but nothing listens".into(),
-                io::ErrorKind::PermissionDenied => "this user may not open the socket".into(),
                 _ => source.to_string(),
             };
             format!("no daemon answers on {}: {why}", path.display())
         }
         error => error.to_string(),
     };
-    vec![match holder {
+    Ok(vec![match holder {
         Some(pid) => NO_DAEMON.broken(format!("{said}; process {pid} uses the state folder")),
         None => NO_DAEMON.found(said),
-    }]
+    }])
 }
 
 /// The finding if the daemon's version differs from this program's.
@@ -263,12 +273,12 @@ mod tests {
             path: "/run/x.sock".into(),
             source: kind.into(),
         };
-        assert!(is_closed(&silent(io::ErrorKind::PermissionDenied)));
-        assert!(!is_closed(&silent(io::ErrorKind::NotFound)));
-        let found = silence(&Err(silent(io::ErrorKind::PermissionDenied)), None);
-        let said = "no daemon answers on /run/x.sock: this user may not open the socket";
+        let skipped = silence(&Err(silent(io::ErrorKind::PermissionDenied)), Some(7));
+        assert_eq!(skipped, Err(CLOSED.into()));
+        let found = silence(&Err(silent(io::ErrorKind::NotFound)), None).expect("none runs");
+        let said = "no daemon answers on /run/x.sock: the socket does not exist";
         assert_eq!((found[0].severity, &*found[0].detail), (Severity::Warning, said));
-        let hangs = silence(&Err(silent(io::ErrorKind::TimedOut)), Some(7));
+        let hangs = silence(&Err(silent(io::ErrorKind::TimedOut)), Some(7)).expect("it hangs");
         assert_eq!(hangs[0].severity, Severity::Error);
         assert!(hangs[0].detail.ends_with("timed out; process 7 uses the state folder"));
     }
