@@ -14,7 +14,7 @@ use meshport_state::{StateDir, StateLock};
 use serde::Serialize;
 use tokio::time::sleep;
 
-use super::query::DaemonArgs;
+use super::query::{DaemonArgs, is_closed};
 use super::{clock, output, reset, runtime, service};
 
 /// Limit for a leaving daemon to stop: it repeats its announcement once and saves its state.
@@ -58,7 +58,8 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
     let state = args.daemon.state()?;
     let client = args.daemon.client()?;
     let runtime = runtime()?;
-    let status = runtime.block_on(client.ask(&StatusRequest)).map_err(unheard)?;
+    let heard = runtime.block_on(client.ask(&StatusRequest));
+    let status = heard.inspect_err(|error| advise(error, &state))?;
     let departure = departure(&state, &status)?;
     if args.erase {
         reset::refuse_authority(&state, false)?;
@@ -85,15 +86,16 @@ pub(crate) fn run(args: &LeaveArgs) -> Result<(), Error> {
     output::with_advice(args.json, &left, &left.lines(), advice)
 }
 
-fn unheard(error: Error) -> Error {
-    if matches!(error, Error::NoDaemon { .. }) {
+/// Advises on what to do if no daemon runs. One that answers elsewhere, or not to this user, runs.
+fn advise(error: &Error, state: &StateDir) {
+    let is_silent = matches!(error, Error::NoDaemon { .. }) && !is_closed(error);
+    if is_silent && state.holder().is_none() {
         output::advice(
             "Only a running daemon can announce the departure. Start it, or erase this machine \
              with `meshport reset` and revoke the node where the authority's key is: meshport \
              revoke NODE",
         );
     }
-    error
 }
 
 /// The departure, signed by the node's own key, if another member is up to learn it.

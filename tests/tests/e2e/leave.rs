@@ -62,6 +62,13 @@ fn a_node_that_leaves_is_gone_everywhere_and_its_key_is_worth_nothing() {
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{text}");
     assert!(text.contains("--yes") && answers(&mut open), "{text}");
+    // With another socket it does not advise to start the daemon, which runs.
+    let elsewhere = world.path("other.sock").to_string_lossy().into_owned();
+    let unheard = ["leave", "--yes", "--socket", &*elsewhere];
+    let refused = run(&binary, &words(&unheard, &state));
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(6), "{text}");
+    assert!(text.contains("uses the state folder") && !text.contains("Start it"), "{text}");
     // An authority is not erased by the way.
     let cp = world.at("cp").state().to_string_lossy().into_owned();
     let refused = run(&binary, &words(&["leave", "--erase", "--yes"], &cp));
