@@ -37,6 +37,15 @@ fn is_gain(damping: &Damping, current: &Candidate, best: &Candidate) -> bool {
     is_nearer && !is_planted(Bug::Nearness)
 }
 
+/// Why the preferred origin goes before one that is nearer, but not by the required gain.
+fn kept(damping: &Damping, current: &Candidate, best: &Candidate) -> String {
+    let (name, other) = (&current.origin.name, &best.origin.name);
+    match damping.is_clear(current.cost, best.cost) {
+        true => format!("kept: {other} is clearly nearer only while {name} is slower than usual"),
+        false => format!("kept: {other} is hardly nearer"),
+    }
+}
+
 /// The memory of [`super::choose`] from one call to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preference {
@@ -109,7 +118,7 @@ impl Preference {
         if place == 0
             || (current.standing == best.standing && !is_gain(&self.damping, current, best))
         {
-            let why = (place > 0).then(|| format!("kept: {} is hardly nearer", best.origin.name));
+            let why = (place > 0).then(|| kept(&self.damping, current, best));
             return Verdict {
                 first: place,
                 preference: Self { better: None, ..self.clone() },

@@ -110,7 +110,18 @@ fn a_burst_of_load_is_no_reason_to_leave() {
         let (route, next) = choose(origins, &nearest_policy(), &memory, at);
         memory = next;
         assert_eq!(names(&route)[0], expected, "after {second} s");
+        if usual_ms == 2 {
+            let why = "kept: cp-2 is clearly nearer only while cp-1 is slower than usual";
+            assert_eq!(route.why, why, "after {second} s");
+        }
     }
+    let (route, _) = choose(
+        vec![ready(1, 15), ready(2, 14)],
+        &nearest_policy(),
+        &settled(vec![ready(1, 2), ready(2, 14)], start),
+        start + ms(100),
+    );
+    assert_eq!(route.why, "kept: cp-2 is hardly nearer");
 }
 
 #[test]

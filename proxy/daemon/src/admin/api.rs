@@ -298,7 +298,7 @@ pub struct Chosen {
     /// The origin.
     #[serde(flatten)]
     pub who: OriginRef,
-    /// One phrase: "this node", "nearest ready", "kept: 10.2.. is only 1 ms nearer", ...
+    /// One phrase: "this node", "nearest ready", "kept: cp-2 is hardly nearer", ...
     pub why: String,
     /// Seconds since it became the first choice.
     pub since_s: u64,
