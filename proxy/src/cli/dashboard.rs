@@ -15,10 +15,10 @@ use meshport_daemon::lifecycle::leaf::{Leaf, Options};
 use meshport_demo::browser;
 use tokio::time::{Instant, timeout};
 
-use super::forward::EndSignals;
 use super::forward::identity::{self, IdentityArgs, Start, Storage};
 use super::forward::messages::no_member;
-use super::{clock, logging, output, runtime};
+use super::forward::{EndSignals, start_log};
+use super::{clock, output, runtime};
 
 /// Interval between attempts to read the first view, unless something changes earlier.
 const LOOK: Duration = Duration::from_millis(200);
@@ -49,9 +49,7 @@ pub(crate) struct DashboardArgs {
 }
 
 pub(crate) fn run(args: &DashboardArgs) -> Result<(), Error> {
-    if let Some(level) = args.log_level {
-        logging::start(false, level.as_str())?;
-    }
+    start_log(args.log_level)?;
     let start = identity::start(&args.identity)?;
     runtime()?.block_on(serve(args, start))
 }

@@ -77,9 +77,7 @@ pub(crate) struct ForwardArgs {
 /// The exit code: 0, or the command's.
 pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
     let listen = args.listen_addresses()?;
-    if let Some(level) = args.log_level {
-        logging::start(false, level.as_str())?;
-    }
+    start_log(args.log_level)?;
     let context = context::find(args)?;
     if args.exec && context.is_none() && args.service.as_str() == ServiceName::KUBE_APISERVER {
         output::advice(
@@ -89,6 +87,13 @@ pub(crate) fn run(args: &ForwardArgs) -> Result<u8, Error> {
     }
     let start = identity::start(&args.identity)?;
     runtime()?.block_on(forward(args, listen, start, context.as_ref()))
+}
+
+/// Starts the log of a leaf, if requested. Nobody relies on its audit lines, so the level is theirs
+/// too.
+pub(super) fn start_log(level: Option<LogLevel>) -> Result<(), Error> {
+    let Some(level) = level.map(LogLevel::as_str) else { return Ok(()) };
+    logging::start(false, &format!("{level},audit={level}")).map(drop)
 }
 
 impl ForwardArgs {
