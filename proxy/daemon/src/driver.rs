@@ -136,6 +136,8 @@ pub(crate) struct Outputs {
     pub(crate) routes: BTreeMap<ServiceName, watch::Sender<Arc<Route>>>,
     process: mpsc::Sender<ProcessRequest>,
     refused: watch::Sender<Option<String>>,
+    /// That another process uses this node's key, with the remedy.
+    pub(crate) own_duplicate: watch::Sender<Option<String>>,
     pub(crate) revoked: watch::Sender<Revocations>,
     pub(crate) credential: watch::Sender<Arc<Credential>>,
     /// The offers of a program on this machine.
@@ -178,6 +180,7 @@ impl Driver {
             routes: BTreeMap::new(),
             process,
             refused: watch::Sender::new(None),
+            own_duplicate: watch::Sender::new(None),
             revoked: watch::Sender::new(components.revocations.clone()),
             credential: watch::Sender::new(identity.credential.clone()),
             offered: watch::Sender::default(),

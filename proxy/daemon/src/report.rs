@@ -340,12 +340,8 @@ impl Reporter<'_> {
                 found.push(refused.naming("service.NAME", &format!("service.{name}")));
             }
         }
-        let name = |node: &NodeId| match *node == self.state.identity.me.node {
-            true => self.state.identity.me.name.to_string(),
-            false => self.name(node),
-        };
-        found.extend(self.state.duplicates.findings(&self.state.identity.me.node, name, now));
-        found.extend(self.state.unknown.finding(name, now));
+        found.extend(self.state.duplicates.findings(now));
+        found.extend(self.state.unknown.finding(|node| self.name(node), now));
         found.extend(self.full(services));
         found.extend(self.listener_findings(services, now));
         found.extend(self.crowding(now));

@@ -139,9 +139,12 @@ fn tell(args: &DashboardArgs, address: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Saves new mesh secrets of the leaf, until it is revoked.
+/// Saves new mesh secrets of the leaf and warns of a copy of it, until it is revoked.
 async fn follow(leaf: &mut Leaf, storage: &Storage) -> Error {
     loop {
+        if let Some(copied) = leaf.take_copied() {
+            output::advice(&format!("warning: {copied}"));
+        }
         leaf.changed().await;
         if let Err(error) = leaf.check_revoked() {
             return error;

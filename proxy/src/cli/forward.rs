@@ -153,6 +153,7 @@ async fn connect(
     let (deadline, mut usable_since) = (begun + args.timeout.0, None);
     loop {
         leaf.check_revoked()?;
+        console.tell_copied(leaf);
         let now = Instant::from_std(clock::now());
         let progress = leaf.progress();
         match leaf.destination() {
@@ -225,6 +226,7 @@ impl Forward<'_> {
         self.storage.take_secrets(&mut self.leaf).await;
         let mut last = Some(destination);
         loop {
+            self.console.tell_copied(&mut self.leaf);
             tokio::select! {
                 () = self.leaf.changed() => {
                     if let Err(revoked) = self.leaf.check_revoked() {

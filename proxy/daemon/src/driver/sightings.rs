@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use meshport_config::NodeId;
-use meshport_core::findings::KEY_USED_TWICE;
+use meshport_core::findings::Finding;
 use tracing::{debug, info, warn};
 
 use meshport_core::node::NodeCore;
@@ -41,19 +41,27 @@ impl Driver {
 
     /// Two processes use one key: this node's own if `by` is set, otherwise a peer's.
     pub(crate) fn note_duplicate(&mut self, node: NodeId, at: Vec<SocketAddr>, by: Option<NodeId>) {
-        let name = match node == self.state.identity.me.node {
-            true => self.state.identity.me.name.to_string(),
-            false => self.reporter().name(&node),
+        let credential = match by {
+            Some(_) => Some(self.state.identity.credential.clone()),
+            // A leaf is in no directory.
+            None => self.mesh.known_credential(&node),
         };
+        // Unknown only if the peer has just been forgotten; another report follows.
+        let Some(credential) = credential else { return };
+        let name = credential.name.clone();
         let addresses: Vec<String> = at.iter().map(ToString::to_string).collect();
         let addresses = addresses.join(" ");
-        if self.state.duplicates.note(node, at, by, clock::now()) {
-            self.state.audit.duplicate(&node, &addresses, by.as_ref());
-            let by = by.map(|by| self.reporter().name(&by));
-            warn!(
-                %name, node = %node.short(), at = addresses, by,
-                "{KEY_USED_TWICE}"
-            );
+        let by_name = by.map(|by| self.reporter().name(&by));
+        let noted = self.state.duplicates.note(credential, at, by_name.clone(), clock::now());
+        let Some(finding) = noted else { return };
+        self.state.audit.duplicate(&node, &addresses, by.as_ref());
+        let Finding { kind, remedy, .. } = &finding;
+        warn!(
+            %name, node = %node.short(), at = addresses, by = by_name,
+            "{}. {remedy} ({})", kind.title, kind.id
+        );
+        if by.is_some() {
+            self.outputs.own_duplicate.send_replace(Some(finding.to_string()));
         }
     }
 }

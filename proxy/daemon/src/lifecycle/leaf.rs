@@ -129,6 +129,9 @@ pub struct Leaf {
     listen: Option<SocketAddr>,
     routes: watch::Receiver<Arc<Route>>,
     refused: watch::Receiver<Option<String>>,
+    own_duplicate: watch::Receiver<Option<String>>,
+    /// That another process uses this leaf's key, until the caller takes it.
+    copied: Option<String>,
     revocations: watch::Receiver<Revocations>,
     credential: Credential,
     writes: mpsc::Receiver<Write>,
@@ -182,6 +185,7 @@ impl Leaf {
         let (_limits, listeners) = services.serve(&settings, &context, &mut driver);
         let listeners = listeners.into_inner().expect("nobody has locked it yet");
         let routes = driver.outputs.routes[&service].subscribe();
+        let own_duplicate = driver.outputs.own_duplicate.subscribe();
         let mut tasks = JoinSet::new();
         tasks.spawn(driver.run());
         tasks.spawn(follow_names(seeds, commands.clone()));
@@ -192,6 +196,8 @@ impl Leaf {
             listen,
             routes,
             refused,
+            own_duplicate,
+            copied: None,
             revocations,
             credential: identity.credential,
             writes,
@@ -265,8 +271,13 @@ impl Leaf {
         answers
     }
 
+    /// Returns, once for each report, that another process uses this leaf's key.
+    pub fn take_copied(&mut self) -> Option<String> {
+        self.copied.take()
+    }
+
     /// Waits until [`Leaf::destination`], [`Leaf::progress`] or [`Leaf::check_revoked`] may have
-    /// changed, or a new secret is offered.
+    /// changed, a new secret is offered, or another process uses this leaf's key.
     pub async fn changed(&mut self) {
         tokio::select! {
             changed = self.routes.changed() => if changed.is_err() {
@@ -274,6 +285,9 @@ impl Leaf {
                 std::future::pending::<()>().await;
             },
             Ok(()) = self.refused.changed() => {}
+            Ok(()) = self.own_duplicate.changed() => {
+                self.copied = self.own_duplicate.borrow().clone();
+            }
             Ok(()) = self.revocations.changed() => {}
             Some(write) = self.writes.recv() => match write {
                 Write::Secrets(new) => self.offered = Some(new),

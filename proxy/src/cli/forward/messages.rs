@@ -13,7 +13,7 @@ use meshport_core::units;
 use super::ForwardArgs;
 use crate::cli::{clock, output};
 use meshport_daemon::Error;
-use meshport_daemon::lifecycle::leaf::{Destination, Progress};
+use meshport_daemon::lifecycle::leaf::{Destination, Leaf, Progress};
 
 /// Progress is not shown earlier than this.
 const NOTICEABLE: Duration = Duration::from_millis(300);
@@ -67,6 +67,14 @@ impl Console {
             (false, _) => drop(output::answer(&format!("{line}\n"))),
             (true, true) => output::advice(&line),
             (true, false) => {}
+        }
+    }
+
+    /// Warns, also beside a command, of another process with the credential of this leaf.
+    pub(super) fn tell_copied(&mut self, leaf: &mut Leaf) {
+        if let Some(copied) = leaf.take_copied() {
+            self.clear();
+            output::advice(&format!("warning: {copied}"));
         }
     }
 
