@@ -527,7 +527,7 @@ impl Driver {
             }
             Command::StoreNodes(bytes) => self.offer(Write::Nodes(bytes)),
             Command::AddService(addition) => self.add_service(*addition, now),
-            Command::NeedsRestart(settings) => self.state.process.needs_restart = settings,
+            Command::Reloaded(outcome) => self.state.process.note_reload(outcome),
             Command::FailedUpgrade(why) => self.state.process.failed_upgrade = why,
             Command::Credential(credential) => {
                 if let Err(error) = self.use_stored(*credential) {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use meshport_tests::doctor;
 use meshport_tests::echo;
 use meshport_tests::process::{Process, meshport, run_ok};
 use meshport_tests::series::failures;
@@ -114,12 +115,25 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
         world.node_mut("worker").process().output().contains("DEBUG").then_some(())
     });
 
-    // A file with a mistake changes nothing and is complained about.
+    // A file with a mistake changes nothing and is complained about, until a reload succeeds.
+    let whole = fs::read_to_string(&config).expect("the node has settings");
     world.reconfigure("worker", |text| text.replace("policy = \"pinned\"", "polcy = \"pinned\""));
     wait::until("the mistake is named", SETTLE, || {
         let output = world.node_mut("worker").process().output();
         (output.contains("not reloaded") && output.contains("polcy")).then_some(())
     });
+    fs::write(&config, whole).expect("ours");
+    let examined = || doctor::examine(meshport(), &world, "worker");
+    wait::until("the refusal is reported", SETTLE, || {
+        let (examined, refused) = (examined(), "the last reload was refused");
+        let said = examined.detail("MP110");
+        (said.starts_with(refused) && said.contains("polcy")).then_some(())
+    });
+    let status = world.at("worker").status().expect("it answers");
+    assert!(status["warnings"].to_string().contains("(MP110)"), "{status}");
+    assert_eq!(status["needs_restart"][0]["key"], "mesh.max-relayed", "{status}");
+    run_ok(&meshport().to_string_lossy(), &["reload", "--config", &text_of(&config)]);
+    assert!(!examined().ids().contains(&"MP110"), "the reload succeeded");
     let answer = world.get("worker", "/version");
     assert!(answer.subject().contains("cp-b"), "the worker met {}", answer.subject());
     open.read().expect("a session outlives a reload");

@@ -109,8 +109,9 @@ catalogue! {
     UNFIT_CONFIGURATION: Error "MP110" {
         title: "the configuration or a file it names has problems",
         healthy: "the configuration is valid",
-        meaning: "A running daemon keeps its settings; the next start fails",
-        remedy: "Correct it; `meshport check` lists all problems and the settings in force",
+        meaning: "A running daemon keeps its settings; the next start may fail",
+        remedy: "Correct it, and run `meshport reload` if a daemon runs; `meshport check` lists \
+                 all problems and the settings in force",
     }
     /// No daemon answers on the admin socket.
     NO_DAEMON: Warning "MP111" {

@@ -33,8 +33,9 @@ pub(crate) enum Command {
     AddService(Box<Addition>),
     /// Store the cluster's nodes, as the way back encodes them, for the next start.
     StoreNodes(Vec<u8>),
-    /// These settings wait for a restart.
-    NeedsRestart(Vec<SettingChange>),
+    /// A reload applied the settings except these, which wait for a restart; or it was refused for
+    /// this reason.
+    Reloaded(Result<Vec<SettingChange>, String>),
     /// An upgrade failed for this reason, and this process continues; `None` when one begins.
     FailedUpgrade(Option<String>),
     /// This machine slept for this long, or moved to another network.

@@ -2,8 +2,9 @@
 //! can change in a running daemon, and reports for each changed key whether it has taken effect or
 //! needs a restart.
 //!
-//! A file with errors changes nothing and ends no session. A setting that needs a restart keeps
-//! its old value; `status` and every reload list it until the file matches again.
+//! A file with errors changes nothing and ends no session; it is a finding until a reload succeeds.
+//! A setting that needs a restart keeps its old value; `status` and every reload list it until the
+//! file matches again.
 
 use std::path::PathBuf;
 
@@ -60,6 +61,7 @@ impl Reload {
             }
             Err(error) => {
                 error!(%error, "configuration not reloaded; the current one stays in use");
+                let _ = controls.commands.send(Command::Reloaded(Err(on_one_line(&error)))).await;
                 let why =
                     format!("configuration not reloaded; the current one stays in use: {error}");
                 Err(Error::Refused(why))
@@ -100,6 +102,12 @@ impl Reload {
         self.settings = next;
         Ok(report)
     }
+}
+
+/// An error's text for a finding; a problem of the file has a line of its own.
+fn on_one_line(error: &Error) -> String {
+    let text = error.to_string();
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
 /// Logs one line per changed setting.

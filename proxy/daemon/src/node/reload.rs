@@ -36,7 +36,7 @@ pub(crate) async fn apply(
     let next = in_force(old, new);
     let report = report(old, &next, new, sets_level);
     // All steps that can fail come first, so that a reload applies entirely or not at all.
-    let mut commands = vec![Command::NeedsRestart(report.needs_restart.clone())];
+    let mut commands = vec![Command::Reloaded(Ok(report.needs_restart.clone()))];
     let mut added = next.clone();
     for (name, service) in &next.services {
         let Some(old) = old.services.get(name) else { continue };

@@ -6,7 +6,9 @@ use std::time::Instant;
 use meshport_config::ServiceName;
 
 use crate::admin::api::ServiceStatus;
-use meshport_core::findings::{CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING};
+use meshport_core::findings::{
+    CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING, UNFIT_CONFIGURATION,
+};
 use meshport_core::route::Standing;
 
 use super::Reporter;
@@ -40,6 +42,9 @@ impl Reporter<'_> {
             let all: Vec<String> =
                 self.state.process.needs_restart.iter().map(ToString::to_string).collect();
             found.push(NEEDS_RESTART.found(format!("after a restart: {}", all.join("; "))));
+        }
+        if let Some(why) = &self.state.process.refused_reload {
+            found.push(UNFIT_CONFIGURATION.found(format!("the last reload was refused ({why})")));
         }
         for service in services {
             let name = &service.name;

@@ -83,10 +83,22 @@ pub(crate) struct ProcessFacts {
     pub(crate) board: Board,
     /// Settings that differ from the file until a restart.
     pub(crate) needs_restart: Vec<SettingChange>,
+    /// Why the last reload was refused, if it was.
+    pub(crate) refused_reload: Option<String>,
     /// Why the last upgrade failed.
     pub(crate) failed_upgrade: Option<String>,
     /// Whether this daemon is stopping.
     pub(crate) is_leaving: bool,
+}
+
+impl ProcessFacts {
+    /// Takes what a reload left for a restart, or why it was refused, which changes nothing else.
+    pub(crate) fn note_reload(&mut self, outcome: Result<Vec<SettingChange>, String>) {
+        match outcome {
+            Ok(settings) => (self.needs_restart, self.refused_reload) = (settings, None),
+            Err(why) => self.refused_reload = Some(why),
+        }
+    }
 }
 
 /// Facts about a service that the core does not have.
@@ -140,6 +152,7 @@ impl LocalState {
             way_back: WayBack::default(),
             board: Board::default(),
             needs_restart: Vec::new(),
+            refused_reload: None,
             failed_upgrade: None,
             is_leaving: false,
         };

@@ -188,7 +188,16 @@ fn refused(error: StateError) -> Finding {
     }
 }
 
+/// The problems of the configuration, else why the daemon refused to reload it.
 fn configuration(facts: &Facts) -> Looked {
+    let found = problems(facts)?;
+    match &facts.daemon {
+        Ok(daemon) if found.is_empty() => Ok(daemon.found(&UNFIT_CONFIGURATION)),
+        _ => Ok(found),
+    }
+}
+
+fn problems(facts: &Facts) -> Looked {
     match &facts.loaded {
         Ok(loaded) => {
             let obstacles = check::files(&loaded.settings).obstacles;
