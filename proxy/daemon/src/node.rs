@@ -42,7 +42,7 @@ use crate::node::postbox::Destination;
 use crate::node::services::Services;
 use crate::random;
 use crate::renewal::state::Renewals;
-use crate::report::LocalState;
+use crate::report::{AdminHttp, LocalState};
 use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
@@ -88,8 +88,6 @@ pub struct Environment {
     pub renewals: KnownRenewals,
     /// The nodes of the cluster that an earlier process knew, for the way back.
     pub nodes: Option<Vec<u8>>,
-    /// HTTP address of the admin server, for the status.
-    pub admin_http: Option<SocketAddr>,
     /// Sockets for its virtual addresses; empty without any.
     pub vip_sockets: VipSockets,
 }
@@ -99,6 +97,8 @@ pub struct Environment {
 pub(crate) struct Process {
     /// Stores durable values, and answers each [`Write`] with a command.
     pub(crate) writer: Option<mpsc::Sender<Write>>,
+    /// The loopback port of the admin server.
+    pub(crate) admin_http: Option<watch::Receiver<AdminHttp>>,
     /// Earlier processes with open sessions.
     pub(crate) predecessors: Vec<Predecessor>,
 }
@@ -170,7 +170,7 @@ impl Node {
             LocalState::new(identity, &mesh, &sessions, services.facts(settings), &env.host);
         let prepared = state.process.exposures.prepare(settings, IfTaken::Wait)?;
         state.renewals = Renewals::new(env.renewals, &identity.credential);
-        describe(settings, env.nodes.as_deref(), env.admin_http, &mut state);
+        describe(settings, env.nodes.as_deref(), process.admin_http, &mut state);
         services.announce();
         let sources = sources(settings, &state, &env.host);
         let (mut driver, channels) = Driver::new(Components {
@@ -510,7 +510,7 @@ fn sources(settings: &Settings, state: &LocalState, host: &Host) -> Vec<(Service
 fn describe(
     settings: &Settings,
     nodes: Option<&[u8]>,
-    admin_http: Option<SocketAddr>,
+    admin_http: Option<watch::Receiver<AdminHttp>>,
     state: &mut LocalState,
 ) {
     state.process.admin_http = admin_http;

@@ -52,7 +52,7 @@ mod view;
 mod wayback;
 
 pub(crate) use explain::change;
-pub(crate) use state::{LocalState, ServiceFacts};
+pub(crate) use state::{AdminHttp, LocalState, ServiceFacts};
 pub(crate) use view::nodes::Peer;
 
 /// Maximum narrow paths reported, one sentence each: those of a site have one cause.
@@ -75,7 +75,10 @@ impl Reporter<'_> {
                 version: env!("CARGO_PKG_VERSION").into(),
                 uptime_s: age_s(self.state.process.started, now),
                 mesh_listen: self.state.process.mesh_listen,
-                admin_http: self.state.process.admin_http,
+                admin_http: match self.state.process.admin_http() {
+                    AdminHttp::Open(address) => Some(address),
+                    AdminHttp::Off | AdminHttp::Lost(..) => None,
+                },
                 needs_restart: self.state.process.needs_restart.clone(),
                 failed_upgrade: self.state.process.failed_upgrade.clone(),
                 is_leaving: self.state.process.is_leaving,

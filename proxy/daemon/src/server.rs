@@ -32,6 +32,8 @@ use self::router::ListenerKind;
 use crate::Error;
 use crate::admin::slots::{Slot, Slots};
 use crate::driver::answers::Ask;
+use crate::report::AdminHttp;
+use crate::sessions::claim::Loss;
 use crate::sessions::client::ClientId;
 use crate::tcp::{self, KernelListener};
 use crate::unix::{self, SocketFile, SocketPath};
@@ -70,6 +72,8 @@ pub(crate) struct AdminServer {
     unix: Option<(UnixListener, SocketFile)>,
     address: Option<SocketAddr>,
     http: Option<KernelListener>,
+    /// The state of the loopback port.
+    state: watch::Sender<AdminHttp>,
 }
 
 impl AdminServer {
@@ -79,23 +83,24 @@ impl AdminServer {
     /// [`Error::State`] if another daemon answers on the socket or its path cannot be a socket's,
     /// [`Error::Usage`] for an address that is not loopback. Missing resources are logged.
     pub(crate) async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
+        let state = watch::Sender::new(AdminHttp::Off);
         let bound = match http {
             None => None,
-            Some(address) => or_later(bind_loopback(address))?,
+            Some(address) => or_later(bind_loopback(address, &state))?,
         };
         let unix = or_later(unix::bind(socket_path(socket)).await)?;
-        Ok(Self { path: socket.to_owned(), unix, address: http, http: bound })
+        Ok(Self { path: socket.to_owned(), unix, address: http, http: bound, state })
     }
 
-    /// The address of the loopback port, if it is on.
-    pub(crate) fn http_addr(&self) -> Option<SocketAddr> {
-        self.http.as_ref().and_then(|listener| listener.local_addr().ok())
+    /// The loopback port, now and later.
+    pub(crate) fn http(&self) -> watch::Receiver<AdminHttp> {
+        self.state.subscribe()
     }
 
     /// Answers until `shutdown` resolves, waits a moment for pending answers, and removes the
     /// socket.
     pub(crate) async fn serve(self, ask: impl Ask, shutdown: impl Future<Output = ()>) {
-        let Self { path, unix, address, http } = self;
+        let Self { path, unix, address, http, state } = self;
         let (stop, stopping) = watch::channel(false);
         let on_socket = async {
             let bound = match unix {
@@ -110,7 +115,7 @@ impl AdminServer {
             let Some(address) = address else { return };
             let bound = match http {
                 Some(bound) => Some(bound),
-                None => again(stopping.clone(), async || bind_loopback(address)).await,
+                None => again(stopping.clone(), async || bind_loopback(address, &state)).await,
             };
             if let Some(listener) = bound {
                 accept(listener, ask.clone(), stopping.clone()).await;
@@ -275,14 +280,24 @@ async fn serve_connection<S, A: Ask>(
     }
 }
 
-fn bind_loopback(address: SocketAddr) -> Result<KernelListener, Error> {
+/// Binds the loopback port, and publishes the result.
+fn bind_loopback(
+    address: SocketAddr,
+    state: &watch::Sender<AdminHttp>,
+) -> Result<KernelListener, Error> {
     if !address.ip().is_loopback() {
         let text = format!(
             "admin.http is {address}; it must be a loopback address such as 127.0.0.1:7446"
         );
         return Err(Error::Usage(text));
     }
-    tcp::listen_kernel(address).map_err(Error::io(format!("listen on {address} (admin.http)")))
+    let bound = tcp::listen_kernel(address);
+    let now = match &bound {
+        Ok(listener) => listener.local_addr().ok().map(AdminHttp::Open),
+        Err(error) => Loss::of(error).map(|loss| AdminHttp::Lost(address, loss)),
+    };
+    state.send_replace(now.unwrap_or(AdminHttp::Off));
+    bound.map_err(Error::io(format!("listen on {address} (admin.http)")))
 }
 
 #[cfg(test)]

@@ -107,7 +107,6 @@ impl Node {
             revocations,
             renewals: KnownRenewals::default(),
             nodes: None,
-            admin_http: None,
             vip_sockets: VipSockets::default(),
         };
         let failed = |source| self.failed(source);

@@ -3,11 +3,13 @@
 //! local address that another process has when the daemon starts, or that the machine does not have
 //! yet.
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
+use meshport_tests::doctor;
 use meshport_tests::echo::{self, SERVICE, answers, session};
 use meshport_tests::netns::{self, Namespace};
 use meshport_tests::process::{Process, meshport, run};
@@ -284,4 +286,32 @@ fn an_exposed_address_that_is_taken_is_reported_and_served_once_it_is_free() {
         answers(&mut client).then_some(())
     });
     assert_eq!(lost(&world)[0]["lost"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn an_admin_address_that_is_taken_is_reported_and_shown_once_it_is_taken_back() {
+    let thief = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let taken = thief.local_addr().expect("bound");
+    let mut world = World::new();
+    world.make(&NodePlan::new("worker", "a").http());
+    let config = world.at("worker").config().to_owned();
+    let text = fs::read_to_string(&config).expect("its settings");
+    let text = text.replace("http = \"127.0.0.1:0\"", &format!("http = \"{taken}\""));
+    fs::write(&config, text).expect("ours");
+    world.start("worker");
+    let said = format!("admin.http: another process listens on the loopback address {taken}");
+    let warned = warnings(&world);
+    assert!(warned.contains(&said) && warned.contains("MP101"), "{warned}");
+    assert_eq!(world.at("worker").http(), None);
+    let lost =
+        |world: &World| world.at("worker").metrics().sum("meshport_findings", "id=\"MP101\"");
+    assert!(lost(&world) > 0.0, "an alert needs it");
+    let examined = doctor::examine(meshport(), &world, "worker");
+    let holder = format!("(pid {}) listens on the loopback address {taken}", std::process::id());
+    assert!(examined.detail("MP101").contains(&holder), "{:#}", examined.report);
+
+    drop(thief);
+    wait::until("it is shown", SETTLE, || world.at("worker").http().filter(|it| *it == taken));
+    let warned = warnings(&world);
+    assert!(!warned.contains("MP101") && lost(&world) < 1.0, "{warned}");
 }

@@ -114,11 +114,11 @@ impl Daemon {
             revocations: state.revocations(&identity.credential.mesh)?,
             renewals: state.renewals(&identity.credential),
             nodes: known_nodes(state),
-            admin_http: admin.http_addr(),
             vip_sockets,
         };
         let (writes, received) = mpsc::channel(MAX_WRITES);
-        let process = Process { writer: Some(writes), predecessors };
+        let admin_http = Some(admin.http());
+        let process = Process { writer: Some(writes), admin_http, predecessors };
         let node = Node::start_with(settings, identity, environment, process)?;
         let (told, own_revocation) = oneshot::channel();
         let writer = StateWriter {

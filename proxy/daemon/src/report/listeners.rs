@@ -11,7 +11,7 @@ use meshport_core::findings::{
 };
 use meshport_core::route::Standing;
 
-use super::Reporter;
+use super::{AdminHttp, Reporter};
 use crate::sessions::claim::Loss;
 use crate::sessions::totals::{OverShare, SessionCount};
 
@@ -68,6 +68,9 @@ impl Reporter<'_> {
         }
         for (listener, address, loss) in self.state.process.exposures.lost() {
             found.push(lost(listener.as_str(), "exposed", address, loss));
+        }
+        if let AdminHttp::Lost(address, loss) = self.state.process.admin_http() {
+            found.push(lost("admin.http", "loopback", address, loss));
         }
         found
     }

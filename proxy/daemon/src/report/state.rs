@@ -29,6 +29,7 @@ use crate::clock;
 use crate::expose::Exposures;
 use crate::identity::CurrentIdentity;
 use crate::renewal::state::Renewals;
+use crate::sessions::claim::Loss;
 use crate::sessions::ingress::SessionLimits;
 use crate::sessions::registry::Sessions;
 use crate::sessions::totals::SessionCount;
@@ -71,7 +72,8 @@ pub(crate) struct ProcessFacts {
     /// The start time by this machine's clock.
     pub(crate) started_at: UnixSeconds,
     pub(crate) mesh_listen: SocketAddr,
-    pub(crate) admin_http: Option<SocketAddr>,
+    /// `None` for a node without an admin server.
+    pub(crate) admin_http: Option<watch::Receiver<AdminHttp>>,
     /// Where the authority's key is, if it is in the state folder.
     pub(crate) authority_key: Option<PathBuf>,
     /// Settings that must be the same on all nodes.
@@ -91,7 +93,22 @@ pub(crate) struct ProcessFacts {
     pub(crate) is_leaving: bool,
 }
 
+/// The admin server's loopback port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdminHttp {
+    /// It is off, or cannot be opened for a reason that only the log has.
+    Off,
+    /// It is bound to this address.
+    Open(SocketAddr),
+    /// The configured address is lost.
+    Lost(SocketAddr, Loss),
+}
+
 impl ProcessFacts {
+    pub(super) fn admin_http(&self) -> AdminHttp {
+        self.admin_http.as_ref().map_or(AdminHttp::Off, |it| *it.borrow())
+    }
+
     /// Takes what a reload left for a restart, or why it was refused, which changes nothing else.
     pub(crate) fn note_reload(&mut self, outcome: Result<Vec<SettingChange>, String>) {
         match outcome {

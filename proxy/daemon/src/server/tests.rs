@@ -127,7 +127,7 @@ impl Fixture {
         let socket = folder.path().join("admin.sock");
         let loopback = "127.0.0.1:0".parse().expect("an address");
         let server = AdminServer::bind(&socket, Some(loopback)).await.expect("it binds");
-        let http = server.http_addr().expect("it has a port");
+        let AdminHttp::Open(http) = *server.http().borrow() else { panic!("it has a port") };
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(server.serve(ask, async move {
             let _ = stopped.await;
@@ -365,7 +365,7 @@ async fn a_stale_socket_is_replaced_and_anything_else_is_not() {
     let stale = folder.path().join("stale.sock");
     drop(std::os::unix::net::UnixListener::bind(&stale).expect("it binds"));
     let server = AdminServer::bind(&stale, None).await.expect("nobody answers there");
-    assert_eq!(server.http_addr(), None);
+    assert_eq!(*server.http().borrow(), AdminHttp::Off);
     let names: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
     assert_eq!(names.len(), 1, "only the socket itself is left: {names:?}");
 
@@ -426,7 +426,10 @@ async fn a_taken_loopback_port_stops_no_daemon_and_is_used_once_it_is_free() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = holder.local_addr().expect("bound");
     let socket = folder.path().join("admin.sock");
-    let (_stop, _server) = serving(&socket, Some(address)).await;
+    let server = AdminServer::bind(&socket, Some(address)).await.expect("the port can come later");
+    let http = server.http();
+    assert_eq!(*http.borrow(), AdminHttp::Lost(address, Loss::InUse));
+    tokio::spawn(server.serve(Fake, std::future::pending()));
     AdminClient::new(&socket).ask(&StatusRequest).await.expect("the socket is there");
     drop(holder);
     let asked = async {
@@ -439,6 +442,7 @@ async fn a_taken_loopback_port_stops_no_daemon_and_is_used_once_it_is_free() {
     };
     let answer = timeout(Duration::from_secs(20), asked).await.expect("it answers");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(*http.borrow(), AdminHttp::Open(address));
 }
 
 #[tokio::test]

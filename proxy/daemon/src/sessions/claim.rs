@@ -50,7 +50,7 @@ impl Loss {
     pub(crate) fn finding(self, place: &str, port: u16) -> Finding {
         match self {
             Self::InUse => ADDRESS_TAKEN
-                .found(format!("another process listens on {place} and gets this node's clients")),
+                .found(format!("another process listens on {place} and gets its clients")),
             Self::Absent => ADDRESS_TAKEN
                 .found(format!("this machine does not have {place}, which is opened once it has")),
             Self::Denied => {

@@ -36,7 +36,6 @@ fn node(identity: &Identity) -> (Node, mpsc::Receiver<Write>) {
         revocations: Revocations::default(),
         renewals: KnownRenewals::default(),
         nodes: None,
-        admin_http: None,
         vip_sockets: VipSockets::default(),
     };
     let (writer, writes) = mpsc::channel(MAX_WRITES);
