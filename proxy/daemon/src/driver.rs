@@ -534,8 +534,14 @@ impl Driver {
                     warn!(%error, "the credential in the state folder is not used");
                 }
             }
-            Command::Stored(write) => self.take_stored(write),
-            Command::NotStored(write, error) => self.lose(&write, error),
+            Command::Stored(write) => {
+                self.state.process.failed_write = None;
+                self.take_stored(write);
+            }
+            Command::NotStored(write, error) => {
+                self.state.process.failed_write = Some(error.clone());
+                self.lose(&write, error);
+            }
             Command::Wake(slept) => {
                 self.mesh.wake(slept);
                 self.core.wake(now);

@@ -354,6 +354,7 @@ impl Reporter<'_> {
         found.extend(self.unoffered());
         found.extend(access::misfits(self.core));
         found.extend(self.state.rosters.findings());
+        found.extend(self.state.unstored());
         found.extend(self.state.unposted());
         found.extend(self.unused_way_back(now));
         found.extend(self.same_names());

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use meshport_tests::doctor;
 use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
@@ -138,6 +139,42 @@ fn truncated_revocations_are_reported_and_fetched_again_from_others() {
         (fs::read_to_string(&path).ok()? == whole).then_some(())
     });
     assert_eq!(world.get(NODE, "/version").status, 200);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_reported_until_a_write_succeeds() {
+    let mut world = three_nodes();
+    let state = world.at("cp").state().to_string_lossy().into_owned();
+    let revoke_one = |world: &mut World, name| {
+        let gone = world.invite("cp", &NodePlan::new(name, "a"));
+        run_ok(&meshport().to_string_lossy(), &["revoke", &gone, "--state-dir", &state]);
+    };
+    // All that it may write meanwhile.
+    let files = ["revocations", "directory"].map(|name| file(&world, name));
+    for file in &files {
+        let _ = fs::remove_file(file);
+        fs::create_dir(file).expect("a file cannot replace it");
+    }
+    revoke_one(&mut world, "x");
+    let failed = "the last write to the state folder failed: cannot replace ";
+    wait::until("it is reported", SETTLE, || {
+        let examined = doctor::examine(meshport(), &world, NODE);
+        let what = examined.detail("MP118").strip_prefix(failed)?;
+        let named = files.iter().any(|file| what.starts_with(&*file.to_string_lossy()));
+        assert!(named && what.contains("os error"), "{what}");
+        Some(())
+    });
+    let warned = |world: &World| {
+        let status = world.at(NODE).status().expect("it answers");
+        status["warnings"].to_string().contains("(MP118)")
+    };
+    assert!(warned(&world));
+
+    for file in &files {
+        fs::remove_dir(file).expect("it is empty");
+    }
+    revoke_one(&mut world, "y");
+    wait::until("it is over", SETTLE, || (files[0].is_file() && !warned(&world)).then_some(()));
 }
 
 /// Starts the daemon and ends it again; returns its output about altered files.

@@ -170,6 +170,17 @@ catalogue! {
         remedy: "Find out what opens them on those nodes, or revoke a compromised node. Raise \
                  LimitNOFILE if the limit on open files is low",
     }
+    /// A full disk, or one that takes no writes.
+    STATE_NOT_STORED: Warning "MP118" {
+        title: "a file of the state folder cannot be written",
+        healthy: "the daemon can write its state folder",
+        meaning: "A new mesh secret, key or credential is not used before it is stored: once the \
+                  previous one expires, other nodes refuse this node. New revocations and \
+                  members count, but after a restart other nodes must send them again",
+        remedy: "Free space on the file system of the state folder, or make it writable for the \
+                 user of the daemon. The daemon retries within a minute; repeat a command that \
+                 failed",
+    }
     /// The receiver does not accept events.
     EVENTS_NOT_POSTED: Warning "MP120" {
         title: "events cannot be posted",

@@ -57,8 +57,12 @@ impl StateWriter {
 
     async fn save(&self) {
         let Some(snapshot) = node::snapshot(&self.commands).await else { return };
-        if let (_, Err(error)) = self.write(Write::Directory(snapshot)).await {
+        let (write, written) = self.write(Write::Directory(snapshot)).await;
+        if let Err(error) = &written {
             warn!(%error, "cannot save the directory, so the next start relies on the seeds");
+        }
+        if let Some(write) = write {
+            self.answer(write, written).await;
         }
     }
 
@@ -71,6 +75,10 @@ impl StateWriter {
             let _ = own_revocation.send(own.clone());
         }
         let Some(write) = write else { return written.unwrap_or_else(|error| warn!(%error)) };
+        self.answer(write, written).await;
+    }
+
+    async fn answer(&self, write: Write, written: Result<(), Error>) {
         let command = match written {
             Ok(()) => Command::Stored(write),
             Err(error) => Command::NotStored(write, error.to_string()),
@@ -241,5 +249,21 @@ mod tests {
         to.send(snapshot).map_err(drop).expect("it waits");
         bench.task.await.expect("it ends");
         assert_eq!(bench.state.directory().expect("readable").as_deref(), Some(&b"all"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_saved_is_answered_with_its_file_and_the_error() {
+        let mut bench = bench();
+        let file = bench.state.path().join("directory");
+        std::fs::create_dir(&file).expect("made");
+        bench.stop.send(()).expect("it runs");
+        let Some(Command::Snapshot(to)) = bench.commands.recv().await else { panic!("it asks") };
+        let snapshot = Snapshot { directory: b"all".to_vec(), generation: 7 };
+        to.send(snapshot).map_err(drop).expect("it waits");
+        let answer = bench.commands.recv().await;
+        let Some(Command::NotStored(Write::Directory(_), why)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains(&*file.to_string_lossy()) && why.contains("os error"), "{why}");
     }
 }

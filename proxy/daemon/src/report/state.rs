@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use meshport_config::{ServiceName, UnixSeconds};
 use meshport_core::duplicates::Duplicates;
-use meshport_core::findings::{EVENTS_NOT_POSTED, Finding};
+use meshport_core::findings::{EVENTS_NOT_POSTED, Finding, STATE_NOT_STORED};
 use meshport_core::history::{Counts, History};
 use meshport_core::inquiry::{CallBudget, Setting};
 use meshport_core::journal::Journal;
@@ -87,6 +87,8 @@ pub(crate) struct ProcessFacts {
     pub(crate) needs_restart: Vec<SettingChange>,
     /// Why the last reload was refused, if it was.
     pub(crate) refused_reload: Option<String>,
+    /// Why the last write to the state folder failed, if it did.
+    pub(crate) failed_write: Option<String>,
     /// Why the last upgrade failed.
     pub(crate) failed_upgrade: Option<String>,
     /// Whether this daemon is stopping.
@@ -170,6 +172,7 @@ impl LocalState {
             board: Board::default(),
             needs_restart: Vec::new(),
             refused_reload: None,
+            failed_write: None,
             failed_upgrade: None,
             is_leaving: false,
         };
@@ -212,6 +215,12 @@ impl LocalState {
             sum
         };
         self.history.handle_counts(counts, now);
+    }
+
+    /// The last write, if it failed.
+    pub(super) fn unstored(&self) -> Option<Finding> {
+        let why = self.process.failed_write.as_ref()?;
+        Some(STATE_NOT_STORED.found(format!("the last write to the state folder failed: {why}")))
     }
 
     /// Events that cannot be posted.

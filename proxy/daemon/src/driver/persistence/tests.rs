@@ -13,10 +13,11 @@ use crate::Handle;
 use crate::admin::credentials::{MandateRequest, RenewRequest, RotateKeyRequest};
 use crate::driver::answers::{Answer, Ask};
 use crate::driver::commands::Command;
-use crate::driver::write_queue::MAX_WRITES;
+use crate::driver::write_queue::{MAX_WRITES, Snapshot};
 use crate::identity::tests::{next_at, secrets};
 use crate::node::{Environment, Node, Process};
 use crate::tcp::{Host, memory};
+use crate::testing::until;
 use crate::vip::sockets::VipSockets;
 
 /// Timeout for an answer of this process.
@@ -139,4 +140,21 @@ async fn a_mandate_is_used_once_it_is_stored() {
         assert_eq!(answer.is_ok_and(|it| it.is_new && it.is_stored), is_stored);
         assert_eq!(until().await, is_stored.then_some(terms.until));
     }
+}
+
+#[tokio::test]
+async fn a_failed_write_is_a_finding_until_one_succeeds() {
+    let (node, _writes) = node(&identity(clock::wall()));
+    let write = || Write::Directory(Snapshot { directory: Vec::new(), generation: 1 });
+    let found = async || {
+        let findings = node.handle().status().await.expect("it runs").findings;
+        findings.into_iter().find(|it| it.id == "MP118").map(|it| it.detail)
+    };
+    assert_eq!(found().await, None);
+    let why = "cannot write /x/directory: no space".to_owned();
+    let failed = Command::NotStored(write(), why.clone());
+    node.controls.commands.send(failed).await.expect("it runs");
+    until("it is reported", async || found().await.is_some_and(|it| it.ends_with(&why))).await;
+    node.controls.commands.send(Command::Stored(write())).await.expect("it runs");
+    until("it is over", async || found().await.is_none()).await;
 }
