@@ -81,9 +81,12 @@ impl Duplicates {
         self.0.values().map(|it| u32::from(it.is_present(now))).sum()
     }
 
-    /// A finding for each.
-    pub fn findings(&self, now: Instant) -> impl Iterator<Item = Finding> {
-        self.0.values().filter(move |it| it.is_present(now)).map(move |it| it.finding(now))
+    /// A finding for each. Once this node has another key, the former one is not reported: that
+    /// was the remedy.
+    pub fn findings(&self, own: NodeId, now: Instant) -> impl Iterator<Item = Finding> {
+        let counts = move |node: NodeId, it: &Evidence| it.by.is_none() || node == own;
+        let present = self.0.iter().filter(move |(_, it)| it.is_present(now));
+        present.filter(move |(node, it)| counts(**node, it)).map(move |(_, it)| it.finding(now))
     }
 
     fn forget(&mut self, now: Instant) {
@@ -139,7 +142,8 @@ mod tests {
 
     /// The findings that begin with these words.
     fn found(duplicates: &Duplicates, words: &str, now: Instant) -> Vec<String> {
-        let said = duplicates.findings(now).map(|it| it.to_string());
+        let own = node(1).node;
+        let said = duplicates.findings(own, now).map(|it| it.to_string());
         said.filter(|it| it.starts_with(words)).collect()
     }
 
@@ -163,6 +167,7 @@ mod tests {
             assert!(said[0].contains(words), "{words}");
         }
         assert_eq!(duplicates.count(later), 2);
+        assert_eq!(duplicates.findings(node(2).node, later).count(), 1, "the key is another one");
         assert!(found(&duplicates, "", later + OVER_AFTER).is_empty());
         assert_eq!(duplicates.count(later + OVER_AFTER), 0);
     }

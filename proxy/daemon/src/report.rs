@@ -343,7 +343,7 @@ impl Reporter<'_> {
                 found.push(refused.naming("service.NAME", &format!("service.{name}")));
             }
         }
-        found.extend(self.state.duplicates.findings(now));
+        found.extend(self.state.duplicates.findings(self.state.identity.me.node, now));
         found.extend(self.state.unknown.finding(|node| self.name(node), now));
         found.extend(self.full(services));
         found.extend(self.listener_findings(services, now));
