@@ -440,6 +440,8 @@ impl Health {
                 let in_row = former.map_or(0, |it| it.in_row).saturating_add(1);
                 Some(Denial { status, in_row })
             }
+            // They say nothing about readiness.
+            Outcome::Refused | Outcome::Broken => self.denied,
             _ => None,
         };
         match outcome {

@@ -152,9 +152,11 @@ fn an_operators_credential_that_runs_twice_is_named_by_both_and_by_members_with_
     let state = world.at("cp").state().to_string_lossy().into_owned();
     let words: Vec<&str> = command.split(' ').chain(["--state-dir", &state]).collect();
     run_ok(&meshport().to_string_lossy(), &words);
+    let again = run_ok(&meshport().to_string_lossy(), &words);
+    assert!(again.contains("already revoked"), "{again}");
     for forward in &mut forwards {
         // Members do not answer the one that has no tunnel, so it does not learn why.
-        wait::until("the forward is shut out", SAID, || {
+        wait::until("the forward is shut out", START, || {
             let output = forward.output();
             let last = output.lines().last()?;
             (last.contains("was revoked at") || last.contains(" is closed until ")).then_some(())

@@ -152,8 +152,11 @@ fn a_file_that_cannot_be_written_is_reported_until_a_write_succeeds() {
     // All that it may write meanwhile.
     let files = ["revocations", "directory"].map(|name| file(&world, name));
     for file in &files {
-        let _ = fs::remove_file(file);
-        fs::create_dir(file).expect("a file cannot replace it");
+        // The daemon may write it in between.
+        wait::until("a folder is in its place, which no file can replace", SETTLE, || {
+            let _ = fs::remove_file(file);
+            fs::create_dir(file).ok()
+        });
     }
     revoke_one(&mut world, "x");
     let failed = "the last write to the state folder failed: cannot replace ";

@@ -178,8 +178,8 @@ catalogue! {
                   previous one expires, other nodes refuse this node. New revocations and \
                   members count, but after a restart other nodes must send them again",
         remedy: "Free space on the file system of the state folder, or make it writable for the \
-                 user of the daemon. The daemon retries within a minute; repeat a command that \
-                 failed",
+                 user of the daemon. The daemon tries again within a minute, and a revocation \
+                 with the next one; repeat a command that failed",
     }
     /// The receiver does not accept events.
     EVENTS_NOT_POSTED: Warning "MP120" {
@@ -354,7 +354,7 @@ catalogue! {
                   it is not ready, or its etcd hangs. With 403 it counts as not ready: clients use \
                   it last",
         remedy: "Set ca-file and bearer-token-file or client-cert-file under \
-                 [service.NAME.health]",
+                 [service.NAME.health], of a user that may get /readyz",
     }
     /// The cluster's list and the mesh differ.
     ROSTER_DIFFERS: Warning "MP303" {

@@ -118,6 +118,7 @@ fn a_lasting_401_leaves_the_decision_to_alive() {
     bench.alive(Outcome::Answered(Some(401)));
     assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Unknown);
     assert_eq!(bench.ready(Outcome::Answered(Some(401))), OriginState::Ready);
+    bench.ready(Outcome::Broken);
     assert_eq!(bench.health.lasting_denial(), Some(401));
     assert_eq!(bench.ready(Outcome::Answered(Some(500))), OriginState::Unready);
     assert_eq!(bench.health.lasting_denial(), None);
@@ -131,6 +132,7 @@ fn a_lasting_403_is_not_ready_and_is_reported() {
         assert_eq!(bench.health.lasting_denial(), None, "an apiserver that starts, {in_row}");
         assert_eq!(bench.ready(Outcome::Answered(Some(403))), OriginState::Unready);
     }
+    bench.ready(Outcome::Broken);
     assert_eq!(bench.health.lasting_denial(), Some(403));
     bench.ready(OK);
     assert_eq!(bench.health.lasting_denial(), None);

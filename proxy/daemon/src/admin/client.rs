@@ -115,7 +115,8 @@ impl AdminClient {
             // The request is at fault, not the daemon.
             StatusCode::UNPROCESSABLE_ENTITY => Err(Error::Usage(why)),
             StatusCode::PAYLOAD_TOO_LARGE => Err(Error::Refused(format!(
-                "{why}. If it runs an earlier release, which has lower limits, upgrade it first"
+                "{why}. If the daemon runs an earlier release, which has lower limits, upgrade \
+                 it first"
             ))),
             _ => Err(Error::Refused(why)),
         }

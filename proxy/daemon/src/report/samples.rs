@@ -132,7 +132,8 @@ impl Reporter<'_> {
         }
         page.count(&metrics::LEAVES, &[], self.core.discovery().leaves() as u64);
         page.count(&metrics::SERVICES_IGNORED, &[], ignored_services(self.core));
-        page.count(&metrics::DUPLICATES, &[], self.state.duplicates.count(now).into());
+        let duplicates = self.state.duplicates.findings(self.state.identity.me.node, now);
+        page.count(&metrics::DUPLICATES, &[], duplicates.count() as u64);
         for (outcome, count) in self.state.audit.counts() {
             page.count(&metrics::AUDIT_LINES, &[outcome], count);
         }

@@ -30,7 +30,8 @@ const MAX_KUBECONFIGS: usize = 32;
 
 /// Why a check is skipped.
 pub(super) const NO_ANSWER: &str = "no daemon answers";
-pub(super) const CLOSED: &str = "this user may not query the daemon; run doctor as root";
+pub(super) const CLOSED: &str =
+    "this user may not query the daemon. Run this as the user of the daemon, or as root";
 pub(super) const NO_MEMBERS: &str = "there is no other member to ask";
 pub(super) const NO_SETTINGS: &str = "the settings cannot be read";
 pub(super) const NO_STATE: &str = "the state folder cannot be opened";

@@ -36,7 +36,9 @@ pub(super) fn checks(facts: &Arc<Facts>) -> Vec<Check> {
         Check::of_files(&[&NO_IDENTITY], facts, own_identity),
         Check::of_files(&[&UNFIT_CONFIGURATION], facts, configuration),
         Check::of_files(&[&NO_DAEMON], facts, |facts| {
-            let holder = facts.state().ok().and_then(|it| it.holder());
+            // The socket may be that of another state folder.
+            let state = facts.state().ok().filter(|_| !facts.has_only_socket);
+            let holder = state.and_then(|it| it.holder());
             silence(&facts.daemon, holder)
         }),
     ]
@@ -190,11 +192,12 @@ fn refused(error: StateError) -> Finding {
 
 /// The problems of the configuration, else why the daemon refused to reload it.
 fn configuration(facts: &Facts) -> Looked {
-    let found = problems(facts)?;
-    match &facts.daemon {
-        Ok(daemon) if found.is_empty() => Ok(daemon.found(&UNFIT_CONFIGURATION)),
-        _ => Ok(found),
+    let found = problems(facts);
+    if found.as_ref().is_ok_and(|all| !all.is_empty()) {
+        return found;
     }
+    let refused = facts.daemon.as_ref().map(|daemon| daemon.found(&UNFIT_CONFIGURATION));
+    refused.ok().filter(|it| !it.is_empty()).map_or(found, Ok)
 }
 
 fn problems(facts: &Facts) -> Looked {
