@@ -56,8 +56,8 @@ fn refused(error: &io::Error) -> Obstacle {
     );
     Obstacle::NoSocket(match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!(
-            "the daemon lacks the capability CAP_NET_RAW: {remedy}; in a container, add NET_RAW to its \
-             capabilities and restart it"
+            "the daemon lacks the capability CAP_NET_RAW: {remedy}; in a container, add NET_RAW \
+             to its capabilities and restart it"
         ),
         Some(libc::EAFNOSUPPORT) => {
             format!("a system call filter refuses the family AF_PACKET: {remedy}")
