@@ -29,11 +29,10 @@ use meshport_core::route::{Line, Route};
 use meshport_core::vip::message as vip;
 
 use crate::clock;
-use crate::driver::commands::{Addition, Command, Instance, ServiceChange};
+use crate::driver::commands::Command;
 use crate::driver::persistence::Persistence;
 use crate::driver::renewal::FromIssuer;
 use crate::driver::write_queue::{Snapshot, Write};
-use crate::findings;
 use crate::health::load::Load;
 use crate::health::probe::{Answer, Prober};
 use crate::identity::{Change, IdentityError};
@@ -60,6 +59,7 @@ pub(crate) mod renewal;
 pub(crate) mod revoked;
 mod route_log;
 pub(crate) mod seeds;
+mod services;
 mod sightings;
 pub(crate) mod wayback;
 pub(crate) mod write_queue;
@@ -529,10 +529,10 @@ impl Driver {
             Command::AddService(addition) => self.add_service(*addition, now),
             Command::Reloaded(outcome) => self.state.process.note_reload(outcome),
             Command::FailedUpgrade(why) => self.state.process.failed_upgrade = why,
-            Command::Credential(credential) => {
-                if let Err(error) = self.use_stored(*credential) {
-                    warn!(%error, "the credential in the state folder is not used");
-                }
+            Command::Credential(stored, done) => {
+                let used = stored.and_then(|it| self.use_stored(*it).map_err(|it| it.to_string()));
+                self.state.process.kept_credential = used.err();
+                let _ = done.send(self.state.process.kept_credential.clone());
             }
             Command::Stored(write) => {
                 self.state.process.failed_write = None;
@@ -559,42 +559,5 @@ impl Driver {
                 let _ = to.send(Snapshot { directory, generation });
             }
         }
-    }
-}
-
-impl Driver {
-    fn change_service(&mut self, service: ServiceName, change: ServiceChange, now: Instant) {
-        let facts = self.state.services.get_mut(&service);
-        match change {
-            ServiceChange::Policy(policy, weights) => {
-                if let Some(facts) = facts {
-                    facts.policy = policy.clone();
-                }
-                self.core.set_policy(&service, policy, weights, now);
-            }
-            ServiceChange::Drift(config) => self.core.set_drift(&service, config, now),
-            ServiceChange::Fallback(addresses) => {
-                self.core.set_fallback(&service, addresses, now);
-            }
-            ServiceChange::Instance(Instance { address, health, prober }) => {
-                if let Some(facts) = facts {
-                    facts.origin = Some(address);
-                }
-                self.core.set_health(&service, health, now);
-                self.probers.insert(service, prober);
-            }
-        }
-    }
-
-    pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
-        let Addition { name, config, facts, prober, route } = addition;
-        if config.health.is_some() {
-            findings::warn_of_missing_role(&name, &self.state.identity.credential);
-        }
-        self.state.services.insert(name.clone(), facts);
-        prober.and_then(|prober| self.probers.insert(name.clone(), prober));
-        self.core.add_service(name.clone(), config, now);
-        route.send_replace(self.core.route(&name).cloned().unwrap_or_default());
-        self.outputs.routes.insert(name, route);
     }
 }

@@ -2,13 +2,17 @@
 
 use std::fmt::Write;
 
+use super::output;
 use super::query::QueryArgs;
 use meshport_daemon::Error;
 use meshport_daemon::admin::api::{ReloadReport, SettingChange};
 use meshport_daemon::admin::queries::ReloadRequest;
 
 pub(crate) fn run(args: &QueryArgs) -> Result<(), Error> {
-    args.answer(&ReloadRequest, said)
+    let report = args.daemon.ask(&ReloadRequest)?;
+    output::either(args.json, &report, said)?;
+    let refused = |why| Error::Refused(format!("the stored credential is not in use: {why}"));
+    report.kept_credential.map_or(Ok(()), |why| Err(refused(why)))
 }
 
 /// A change of this setting ends open sessions at a restart, since they belong to shards.
@@ -19,7 +23,7 @@ const CONTINUE: &str = "open sessions continue, except through a virtual address
 
 /// A line per setting, with its old and new value, and how to apply the rest.
 fn said(report: &ReloadReport) -> String {
-    let ReloadReport { applied, needs_restart, overridden } = report;
+    let ReloadReport { applied, needs_restart, overridden, .. } = report;
     let mut text = String::new();
     let mut put = |title: &str, changes: &[SettingChange]| {
         if !changes.is_empty() {
@@ -59,6 +63,7 @@ mod tests {
             applied: vec![change("log.level", Some("\"info\""), Some("\"debug\""))],
             needs_restart: vec![change("name", None, Some("\"cp-1\""))],
             overridden: Vec::new(),
+            kept_credential: None,
         };
         let text = "applied now:\n  log.level: \"info\" -> \"debug\"\n\
                     waits for a restart of the daemon:\n  name: not set -> \"cp-1\"\n\

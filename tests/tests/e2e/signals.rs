@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use meshport_tests::doctor;
 use meshport_tests::echo;
-use meshport_tests::process::{Process, meshport, run_ok};
+use meshport_tests::process::{Process, meshport, run, run_ok};
 use meshport_tests::series::failures;
 use meshport_tests::transfer::{self, Open};
 use meshport_tests::wait;
@@ -137,6 +137,36 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
     let answer = world.get("worker", "/version");
     assert!(answer.subject().contains("cp-b"), "the worker met {}", answer.subject());
     open.read().expect("a session outlives a reload");
+}
+
+#[test]
+fn a_damaged_credential_is_reported_until_a_reload_can_use_one() {
+    let mut world = World::new();
+    let origin = world.apiserver("cp-a");
+    world.node(&NodePlan::new("cp-a", "fra").origin(origin));
+    world.meet();
+    let node = world.at("cp-a");
+    let (credential, config) = (node.state().join("credential"), text_of(node.config()));
+    let whole = fs::read(&credential).expect("a node has a credential");
+    fs::write(&credential, "damaged").expect("ours");
+    let settings = fs::read_to_string(&config).expect("the node has settings");
+    fs::write(&config, settings + "\n[log]\nlevel = \"debug\"\n").expect("ours");
+    let reload = || run(&meshport().to_string_lossy(), &["reload", "--config", &config]);
+
+    let output = reload();
+    let (said, told) =
+        (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("the stored credential is not in use"), "{said}");
+    assert!(told.contains("log.level: \"info\" -> \"debug\""), "{told}");
+    let warnings = || world.at("cp-a").status().expect("it answers")["warnings"].to_string();
+    assert!(warnings().contains("the stored credential is not in use"), "{}", warnings());
+    assert!(warnings().contains("(MP109)"), "{}", warnings());
+    assert!(doctor::examine(meshport(), &world, "cp-a").ids().contains(&"MP109"));
+
+    fs::write(&credential, whole).expect("ours");
+    assert!(reload().status.success(), "the credential is whole again");
+    assert!(!warnings().contains("MP109"), "{}", warnings());
 }
 
 /// A service with an outside address only, which needs no role on any node.

@@ -101,9 +101,9 @@ catalogue! {
     NO_IDENTITY: Error "MP109" {
         title: "this machine has no usable identity in its state folder",
         healthy: "the state folder contains a node's keys and credential",
-        meaning: "The daemon does not start",
-        remedy: "Do what the message says; a machine that never joined needs `meshport join \
-                 INVITE`",
+        meaning: "A running daemon keeps its credential; the next start fails",
+        remedy: "Do what the message says, and run `meshport reload` if a daemon runs; a machine \
+                 that never joined needs `meshport join INVITE`",
     }
     /// The configuration, or a file it names.
     UNFIT_CONFIGURATION: Error "MP110" {

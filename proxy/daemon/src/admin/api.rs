@@ -528,6 +528,9 @@ pub struct ReloadReport {
     /// MESHPORT_LOG sets them.
     #[serde(default)]
     pub overridden: Vec<SettingChange>,
+    /// Why the stored credential was not reloaded; absent if it is in use.
+    #[serde(default)]
+    pub kept_credential: Option<String>,
 }
 
 /// A successor of the daemon that is ready to take its place (`meshport upgrade`).

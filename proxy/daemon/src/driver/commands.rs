@@ -11,7 +11,7 @@ use meshport_core::health::HealthConfig;
 use meshport_core::node::ServiceConfig;
 use meshport_core::reach::OwnEndpoints;
 use meshport_core::route::{Policy, Route, Weights};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::admin::api::SettingChange;
 use crate::driver::write_queue::{Snapshot, Write};
@@ -42,16 +42,17 @@ pub(crate) enum Command {
     Wake(Duration),
     /// Measure every path again now.
     Probe,
-    /// Present this credential.
-    Credential(Box<Credential>),
+    /// Present the stored credential, or why it cannot be read; answered with the reason if the one
+    /// in use stays.
+    Credential(Result<Box<Credential>, String>, oneshot::Sender<Option<String>>),
     /// This value is stored: use it.
     Stored(Write),
     /// This value could not be stored, for this reason.
     NotStored(Write, String),
     /// Announce that this node leaves; answered once the last datagram is handed over.
-    Leave(tokio::sync::oneshot::Sender<()>),
+    Leave(oneshot::Sender<()>),
     /// Return the current state, for the next start.
-    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+    Snapshot(oneshot::Sender<Snapshot>),
 }
 
 /// A change of a running service.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use meshport_config::{LogLevel, Settings};
 use meshport_state::StateDir;
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use crate::Error;
@@ -49,7 +50,7 @@ pub(crate) struct Reload {
 impl Reload {
     /// Rereads the credential and the file, applies them, and reports the result.
     pub(crate) async fn run(&mut self, controls: &Controls) -> Result<ReloadReport, Error> {
-        self.read_credential(controls).await;
+        let kept_credential = self.read_credential(controls).await;
         let report = match self.read() {
             Ok(new) => self.apply(&new, controls).await,
             Err(error) => Err(error),
@@ -57,7 +58,7 @@ impl Reload {
         match report {
             Ok(report) => {
                 say(&report);
-                Ok(report)
+                Ok(ReloadReport { kept_credential, ..report })
             }
             Err(error) => {
                 error!(%error, "configuration not reloaded; the current one stays in use");
@@ -69,16 +70,17 @@ impl Reload {
         }
     }
 
-    async fn read_credential(&self, controls: &Controls) {
-        match self.state.identity(clock::wall()) {
-            Ok(identity) => {
-                let command = Command::Credential(Box::new(identity.credential));
-                let _ = controls.commands.send(command).await;
-            }
-            Err(error) => {
-                warn!(%error, "credential not reloaded; the current one stays in use");
-            }
+    /// Presents the stored credential. Returns why the one in use stays, if it does.
+    async fn read_credential(&self, controls: &Controls) -> Option<String> {
+        let stored = self.state.identity(clock::wall());
+        let stored = stored.map(|it| Box::new(it.credential)).map_err(|it| it.to_string());
+        let (done, kept) = oneshot::channel();
+        let _ = controls.commands.send(Command::Credential(stored, done)).await;
+        let kept = kept.await.ok().flatten();
+        if let Some(why) = &kept {
+            warn!(why, "credential not reloaded; the current one stays in use");
         }
+        kept
     }
 
     fn read(&self) -> Result<Settings, Error> {

@@ -79,7 +79,7 @@ fn report(old: &Settings, next: &Settings, new: &Settings, sets_level: bool) -> 
     };
     let takes_effect = |it: &SettingChange| sets_level || it.key != LOG_LEVEL;
     let (applied, overridden) = changes(old, next).into_iter().partition(takes_effect);
-    ReloadReport { applied, needs_restart: changes(next, new), overridden }
+    ReloadReport { applied, needs_restart: changes(next, new), overridden, kept_credential: None }
 }
 
 /// The settings of a daemon that runs with `old`, after the changes in `new` that need no restart.

@@ -7,7 +7,8 @@ use meshport_config::ServiceName;
 
 use crate::admin::api::ServiceStatus;
 use meshport_core::findings::{
-    CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, STOPPING, UNFIT_CONFIGURATION,
+    CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, NO_IDENTITY, STOPPING,
+    UNFIT_CONFIGURATION,
 };
 use meshport_core::route::Standing;
 
@@ -42,6 +43,9 @@ impl Reporter<'_> {
             let all: Vec<String> =
                 self.state.process.needs_restart.iter().map(ToString::to_string).collect();
             found.push(NEEDS_RESTART.found(format!("after a restart: {}", all.join("; "))));
+        }
+        if let Some(why) = &self.state.process.kept_credential {
+            found.push(NO_IDENTITY.found(format!("the stored credential is not in use: {why}")));
         }
         if let Some(why) = &self.state.process.refused_reload {
             found.push(UNFIT_CONFIGURATION.found(format!("the last reload was refused ({why})")));

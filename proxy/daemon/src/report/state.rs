@@ -87,6 +87,8 @@ pub(crate) struct ProcessFacts {
     pub(crate) needs_restart: Vec<SettingChange>,
     /// Why the last reload was refused, if it was.
     pub(crate) refused_reload: Option<String>,
+    /// Why the last reload kept the credential in use, if it did.
+    pub(crate) kept_credential: Option<String>,
     /// Why the last write to the state folder failed, if it did.
     pub(crate) failed_write: Option<String>,
     /// Why the last upgrade failed.
@@ -172,6 +174,7 @@ impl LocalState {
             board: Board::default(),
             needs_restart: Vec::new(),
             refused_reload: None,
+            kept_credential: None,
             failed_write: None,
             failed_upgrade: None,
             is_leaving: false,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use meshport_config::{Settings, UnixSeconds};
 use meshport_core::findings::{
-    ADDRESS_TAKEN, FEW_DESCRIPTORS, Finding, NO_DAEMON, NO_IDENTITY, OPEN_TO_OTHERS,
+    ADDRESS_TAKEN, FEW_DESCRIPTORS, Finding, Kind, NO_DAEMON, NO_IDENTITY, OPEN_TO_OTHERS,
     UNFIT_CONFIGURATION, VERSIONS_DIFFER,
 };
 
@@ -153,8 +153,13 @@ fn limit_in(limits: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Skipped if the state folder may be another's than that of the daemon.
+/// The problems of the identity, else why the daemon refused to reload it.
 fn own_identity(facts: &Facts) -> Looked {
+    or_refused(facts, &NO_IDENTITY, stored_identity(facts))
+}
+
+/// Skipped if the state folder may be another's than that of the daemon.
+fn stored_identity(facts: &Facts) -> Looked {
     let is_there = facts.daemon.as_ref().map_or_else(is_closed, |_| true);
     if is_there && facts.has_only_socket {
         return Err("only --socket was given: the daemon may use another state folder".into());
@@ -192,11 +197,15 @@ fn refused(error: StateError) -> Finding {
 
 /// The problems of the configuration, else why the daemon refused to reload it.
 fn configuration(facts: &Facts) -> Looked {
-    let found = problems(facts);
+    or_refused(facts, &UNFIT_CONFIGURATION, problems(facts))
+}
+
+/// What was found in files, else what the daemon reports since the last reload.
+fn or_refused(facts: &Facts, kind: &Kind, found: Looked) -> Looked {
     if found.as_ref().is_ok_and(|all| !all.is_empty()) {
         return found;
     }
-    let refused = facts.daemon.as_ref().map(|daemon| daemon.found(&UNFIT_CONFIGURATION));
+    let refused = facts.daemon.as_ref().map(|daemon| daemon.found(kind));
     refused.ok().filter(|it| !it.is_empty()).map_or(found, Ok)
 }
 

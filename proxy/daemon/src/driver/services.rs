@@ -1,0 +1,53 @@
+//! Services of a running node: changes of their settings, and services that a reload adds.
+
+use std::time::Instant;
+
+use meshport_config::ServiceName;
+
+use crate::driver::Driver;
+use crate::driver::commands::{Addition, Instance, ServiceChange};
+use crate::findings;
+
+impl Driver {
+    /// Applies a change of a service's settings.
+    pub(super) fn change_service(
+        &mut self,
+        service: ServiceName,
+        change: ServiceChange,
+        now: Instant,
+    ) {
+        let facts = self.state.services.get_mut(&service);
+        match change {
+            ServiceChange::Policy(policy, weights) => {
+                if let Some(facts) = facts {
+                    facts.policy = policy.clone();
+                }
+                self.core.set_policy(&service, policy, weights, now);
+            }
+            ServiceChange::Drift(config) => self.core.set_drift(&service, config, now),
+            ServiceChange::Fallback(addresses) => {
+                self.core.set_fallback(&service, addresses, now);
+            }
+            ServiceChange::Instance(Instance { address, health, prober }) => {
+                if let Some(facts) = facts {
+                    facts.origin = Some(address);
+                }
+                self.core.set_health(&service, health, now);
+                self.probers.insert(service, prober);
+            }
+        }
+    }
+
+    /// Starts a service, at the start or when a reload adds it.
+    pub(crate) fn add_service(&mut self, addition: Addition, now: Instant) {
+        let Addition { name, config, facts, prober, route } = addition;
+        if config.health.is_some() {
+            findings::warn_of_missing_role(&name, &self.state.identity.credential);
+        }
+        self.state.services.insert(name.clone(), facts);
+        prober.and_then(|prober| self.probers.insert(name.clone(), prober));
+        self.core.add_service(name.clone(), config, now);
+        route.send_replace(self.core.route(&name).cloned().unwrap_or_default());
+        self.outputs.routes.insert(name, route);
+    }
+}
