@@ -87,7 +87,7 @@ fn ready(command: &mut Command, log: &Path) -> (Process, SocketAddr, Duration) {
     let begun = wait::now();
     let mut process = Process::start("forward", command, log);
     let local = wait::until("the forward says where it goes", SETTLE, || {
-        assert!(process.is_running(), "the forward ended");
+        assert!(process.is_running(), "the forward ended: {}", process.output());
         let output = process.output();
         let said = output.get(usize::try_from(from).ok()?..)?;
         let line = said.lines().find(|line| line.contains(" leads to "))?;
@@ -134,6 +134,7 @@ fn a_laptop_reaches_the_nearest_origin_and_is_no_member() {
     let mut world = office_and_two_sites(["far", "near"]);
     // Its only seed is farther away than the origin it should use.
     let laptop = Laptop::new(&mut world, "office", "cp-far");
+    let elsewhere = world.place("second", "office");
     let log = world.path("forward.log");
     let (mut process, local, took) = ready(&mut laptop.first(&["--listen", "127.0.0.1:0"]), &log);
     println!("from an invite, with the first file written: ready after {took:?}");
@@ -171,6 +172,20 @@ fn a_laptop_reaches_the_nearest_origin_and_is_no_member() {
     let took = times.min().expect("some");
     println!("with a saved credential, {RTT:?} from the nearest origin: ready after {took:?}");
     assert!(took <= RTT * 4 + Duration::from_millis(100), "{took:?}");
+
+    // Two at once with the saved credential use an identity each, and save what they learn.
+    let folder = laptop.folder.clone();
+    let directory = |slot: &str| {
+        let file = fs::metadata(folder.join(slot).join("directory")).ok()?;
+        file.modified().ok()
+    };
+    let before = (directory("0"), directory("1"));
+    let words = ["--listen", "127.0.0.1:0"];
+    let (_first, _, _) = ready(&mut laptop.again(&words), &log);
+    wait::until("the first saves", SETTLE, || (directory("0") != before.0).then_some(()));
+    let second = Laptop { udp: elsewhere, ..laptop };
+    let (_second, _, _) = ready(&mut second.again(&words), &world.path("second.log"));
+    wait::until("the second saves", SETTLE, || (directory("1") != before.1).then_some(()));
 }
 
 /// How many machines are attached to a node.

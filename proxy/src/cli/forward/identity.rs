@@ -226,10 +226,15 @@ impl Storage {
     /// # Errors
     /// [`Error::Io`] or [`Error::State`] when the identity cannot be written.
     pub(in crate::cli) async fn store(&mut self, directory: Option<Vec<u8>>) -> Result<(), Error> {
-        if let Self::New(new) = std::mem::replace(self, Self::Nothing) {
-            let saved = tokio::task::spawn_blocking(move || new.save()).await;
-            let slot = saved.map_err(|error| Error::Bug(format!("saving ended: {error}")))??;
-            *self = slot.map_or(Self::Nothing, Self::Saved);
+        match std::mem::replace(self, Self::Nothing) {
+            Self::New(new) => {
+                let saved = tokio::task::spawn_blocking(move || new.save()).await;
+                let slot =
+                    saved.map_err(|error| Error::Bug(format!("saving ended: {error}")))??;
+                *self = slot.map_or(Self::Nothing, Self::Saved);
+            }
+            // It holds the lock of its folder.
+            kept => *self = kept,
         }
         self.store_directory(directory).await;
         Ok(())

@@ -77,9 +77,16 @@ async fn what_an_invite_gives_is_saved_for_several_forwards_at_once() {
     let error = saved(&folder, None, NOW).expect_err("all are in use").to_string();
     assert!(error.contains("in use"), "{error}");
     drop(held);
-    let again = saved(&folder, None, NOW).expect("one is free again");
+    let mut again = saved(&folder, None, NOW).expect("one is free again");
     assert_eq!(again.identity.credential.node, first);
     assert_eq!(again.directory, Some(vec![1, 2, 3]));
+
+    again.storage.store(Some(vec![4])).await.expect("saved");
+    let error = saved(&folder, None, NOW).expect_err("storing releases nothing").to_string();
+    assert!(error.contains("in use"), "{error}");
+    drop(again);
+    let again = saved(&folder, None, NOW).expect("one is free again");
+    assert_eq!(again.directory, Some(vec![4]));
 }
 
 #[tokio::test]
