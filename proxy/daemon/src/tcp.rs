@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -149,8 +150,11 @@ pub(crate) fn listen_kernel(address: SocketAddr) -> io::Result<KernelListener> {
 
 fn listen(address: SocketAddr, presence: Presence) -> io::Result<KernelListener> {
     if let Some((socket, stored)) = store::inherit(address) {
+        if !socket.is_listener()? {
+            listen_again(&socket)?;
+        }
         let listener = TcpListener::from_std(socket.into())?;
-        return Ok(KernelListener { listener, stored: Some(stored) });
+        return Ok(KernelListener { listener, stored: Some(Arc::new(stored)) });
     }
     let is_named = address.port() != 0;
     let chosen = if is_named { address } else { free_port(address)? };
@@ -165,7 +169,8 @@ fn listen(address: SocketAddr, presence: Presence) -> io::Result<KernelListener>
     socket.listen(BACKLOG)?;
     // The next process picks another free port.
     let stored = if is_named { Stored::put(&socket, chosen) } else { None };
-    Ok(KernelListener { listener: TcpListener::from_std(socket.into())?, stored })
+    let listener = TcpListener::from_std(socket.into())?;
+    Ok(KernelListener { listener, stored: stored.map(Arc::new) })
 }
 
 /// A port that is free now. When a socket bound to port 0 stops listening, the kernel unbinds it,
@@ -195,8 +200,8 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
 #[derive(Debug)]
 pub struct KernelListener {
     listener: TcpListener,
-    /// Its entry in the service manager's store, if any.
-    stored: Option<Stored>,
+    /// Its entry in the store for the next process, if any.
+    stored: Option<Arc<Stored>>,
 }
 
 impl KernelListener {
@@ -252,8 +257,10 @@ impl Listener {
             Self::Kernel(KernelListener { listener, stored }) => {
                 let socket = Socket::from(listener.into_std()?);
                 refuse(&socket)?;
-                let is_stored = stored.is_some();
-                Ok(Closed(Reserved::Kernel { socket, is_stored }))
+                if let Some(stored) = &stored {
+                    stored.note_closed();
+                }
+                Ok(Closed(Reserved::Kernel { socket, stored }))
             }
             Self::Memory(listener) => Ok(Closed(Reserved::Memory(listener.close()))),
         }
@@ -286,11 +293,7 @@ pub struct Closed(Reserved);
 
 #[derive(Debug)]
 enum Reserved {
-    Kernel {
-        socket: Socket,
-        /// Whether it was in the store while it was open.
-        is_stored: bool,
-    },
+    Kernel { socket: Socket, stored: Option<Arc<Stored>> },
     Memory(memory::Closed),
 }
 
@@ -301,31 +304,34 @@ impl Closed {
     /// Another process listens there nevertheless, or the system is out of memory. Nothing has
     /// changed then.
     pub fn open(&self) -> io::Result<Listener> {
-        let (socket, is_stored) = match &self.0 {
-            Reserved::Kernel { socket, is_stored } => (socket, *is_stored),
+        let (socket, stored) = match &self.0 {
+            Reserved::Kernel { socket, stored } => (socket, stored.clone()),
             Reserved::Memory(closed) => return closed.open().map(Listener::Memory),
         };
         // Before listening: if a later step failed, clients would be stuck in the queue.
         let copy = socket.try_clone()?;
-        // Earlier sessions, open or just closed, prevent listening unless the socket shares the
-        // address; it does so only during the second call.
-        let listens = socket.listen(BACKLOG).or_else(|_| {
-            socket.set_reuse_address(true)?;
-            socket.listen(BACKLOG)
-        });
-        // Accepted connections inherit this option, which must not prevent the next start.
-        let opened = listens.and_then(|()| {
-            socket.set_reuse_address(true)?;
-            TcpListener::from_std(copy.into())
-        });
+        let opened = listen_again(socket).and_then(|()| TcpListener::from_std(copy.into()));
         if opened.is_err() {
             refuse(socket)?;
         }
         let listener = opened?;
-        let address = listener.local_addr().ok().filter(|_| is_stored);
-        let stored = address.and_then(|address| Stored::put(socket, address));
+        if let Some(stored) = &stored {
+            stored.note_open(socket);
+        }
         Ok(Listener::Kernel(KernelListener { listener, stored }))
     }
+}
+
+/// Accepts connections again after [`refuse`].
+fn listen_again(socket: &Socket) -> io::Result<()> {
+    // Earlier sessions, open or just closed, prevent listening unless the socket shares the
+    // address; it does so only during the second call.
+    socket.listen(BACKLOG).or_else(|_| {
+        socket.set_reuse_address(true)?;
+        socket.listen(BACKLOG)
+    })?;
+    // Accepted connections inherit this option, which must not prevent the next start.
+    socket.set_reuse_address(true)
 }
 
 /// Keeps a socket bound and refuses its clients.

@@ -147,6 +147,36 @@ fn neither_a_datagram_nor_a_scraper_finds_a_closed_port_in_an_upgrade() {
 }
 
 #[test]
+fn no_other_process_can_take_a_closed_local_address_in_an_upgrade() {
+    let (mut world, program) = world();
+    let local = world.at("worker").local;
+    world.kill_apiserver("cp");
+    let refused = || {
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        TcpStream::connect(local).is_err_and(refused).then_some(())
+    };
+    wait::until("the address is closed", SETTLE, refused);
+    let thief = Series::start(KNOCKS, move |_| TcpListener::bind(local).map(drop));
+    // The first successor fails and gives the address back.
+    script(&program, "printf 'ready %s\\n' $$ >&0; head -c 1 >&2");
+    assert_eq!(upgrade(&world, "worker").status.code(), Some(7));
+    wait::until("the address is closed again", SETTLE, refused);
+    fs::remove_file(&program).expect("it is there");
+    link(&program);
+    let successor = succeeded(&upgrade(&world, "worker"));
+    world.node_mut("worker").process().ended(SETTLE);
+    let binds = thief.finish();
+    assert!(binds.len() > REQUESTS, "{} times", binds.len());
+    let taken = binds.iter().filter(|it| it.is_ok()).count();
+    assert_eq!(taken, 0, "of {}", binds.len());
+    world.start_apiserver("cp");
+    wait::until("the address serves again", SETTLE, || {
+        world.curl().get(local, "/version").is_ok_and(|it| it.status == 200).then_some(())
+    });
+    assert!(successor.is_running());
+}
+
+#[test]
 fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     let (mut world, program) = world();
     let config = world.at("worker").config().to_owned();

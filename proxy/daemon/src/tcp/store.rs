@@ -3,10 +3,11 @@
 //! gets the sockets from systemd's descriptor store (`FDSTORE` in sd_notify(3), `LISTEN_FDS` in
 //! sd_listen_fds(3)) or, as the successor in an upgrade, from this process (`lifecycle::upgrade`).
 //!
-//! A socket is in the store while this node accepts clients on it, and is removed when it is closed
-//! on purpose; otherwise its clients would wait forever. At a restart the store also has one socket
-//! through which the next process takes over everything else (`leave`). One of the few files with
-//! unsafe code: inherited descriptors are known only by number.
+//! systemd has a socket while this node accepts clients on it: an older release could not use a
+//! closed one, which would block its address. At a restart systemd also has one socket through which
+//! the next process takes over everything else (`leave`). From this process, the next one also gets
+//! closed sockets, so that no other user's process can bind their addresses in between. One of the
+//! few files with unsafe code: inherited descriptors are known only by number.
 
 use std::env;
 use std::future::pending;
@@ -31,6 +32,10 @@ pub(crate) const MAX_STORED: RawFd = 64;
 /// The name, in the service manager's store, of the socket from [`leave`].
 const PLACE: &str = "place";
 
+/// What follows if the service manager does not get a socket.
+const NOT_KEPT: &str =
+    "cannot pass this socket to systemd; the next restart briefly refuses clients";
+
 /// How long the service manager may take to read a message.
 const MANAGER_TIME: Duration = Duration::from_secs(60);
 /// Interval between attempts to queue a message: the queue holds 10 by default.
@@ -43,9 +48,9 @@ static STORE: OnceLock<Store> = OnceLock::new();
 struct Store {
     /// Socket to the service manager, if there is one.
     manager: Option<UnixDatagram>,
-    /// Copies of this process's listening sockets, with their addresses.
+    /// Copies of this process's listening and closed sockets, with their addresses.
     open: Mutex<Vec<(SocketAddr, Socket)>>,
-    /// Addresses that were closed, for [`say_again`].
+    /// Addresses that the service manager has to forget, for [`say_again`].
     closed: Mutex<Vec<SocketAddr>>,
     /// Inherited sockets that have not been requested yet.
     inherited: Mutex<Vec<Socket>>,
@@ -133,33 +138,42 @@ impl Stored {
     /// Stores a socket; `None` if there is no store.
     pub(super) fn put(socket: &impl AsFd, address: SocketAddr) -> Option<Self> {
         let store = STORE.get()?;
-        let refusal = |error| {
-            warn!(
-                %address, %error,
-                "cannot pass this socket to systemd; the next restart briefly refuses clients"
-            );
-        };
+        let refusal = |error| warn!(%address, %error, "{NOT_KEPT}");
         let copy = socket.as_fd().try_clone_to_owned().map_err(refusal).ok()?;
         store.open().push((address, copy.into()));
         let _ = store.keep(address, socket).map_err(refusal);
         Some(Self(address))
+    }
+
+    /// Its socket refuses clients now.
+    pub(super) fn note_closed(&self) {
+        if let Some(store) = STORE.get() {
+            store.remove(self.0);
+        }
+    }
+
+    /// Its socket accepts clients again.
+    pub(super) fn note_open(&self, socket: &impl AsFd) {
+        if let Some(store) = STORE.get()
+            && let Err(error) = store.keep(self.0, socket)
+        {
+            warn!(address = %self.0, %error, "{NOT_KEPT}");
+        }
     }
 }
 
 impl Drop for Stored {
     fn drop(&mut self) {
         let Some(store) = STORE.get() else { return };
-        // A socket closed on purpose is useless to the next process and would block its address.
-        let listens = |(at, socket): &(_, _)| *at == self.0 && address(socket).is_some();
-        if !*store.handed_over.borrow() || !store.open().iter().any(listens) {
+        if !*store.handed_over.borrow() {
             store.open().retain(|(address, _)| *address != self.0);
             store.remove(self.0);
         }
     }
 }
 
-/// The previous process's listening socket for `address`. If the service manager has the socket
-/// too, it keeps a single copy.
+/// The previous process's socket for `at`, which may be closed. If the service manager has the
+/// socket too, it keeps a single copy.
 pub(super) fn inherit(at: SocketAddr) -> Option<(Socket, Stored)> {
     let mut inherited = STORE.get()?.inherited();
     let found = inherited.iter().position(|socket| address(socket) == Some(at))?;
@@ -326,7 +340,8 @@ pub(crate) fn say_again() {
     for address in std::mem::take(&mut *store.closed()) {
         store.forget(&name(address));
     }
-    for (address, socket) in &*store.open() {
+    let open = store.open();
+    for (address, socket) in open.iter().filter(|(_, it)| it.is_listener().unwrap_or(false)) {
         if let Err(error) = store.keep(*address, socket) {
             warn!(%address, %error, "socket will not survive a restart");
         }
@@ -412,10 +427,11 @@ fn send(to: &UnixDatagram, message: &str, socket: Option<BorrowedFd<'_>>) -> io:
     Ok(())
 }
 
-/// The address a socket listens on, if it listens.
+/// The address of a TCP socket that listens or is closed.
 fn address(socket: &Socket) -> Option<SocketAddr> {
-    let listens = socket.is_listener().unwrap_or(false);
-    socket.local_addr().ok().filter(|_| listens)?.as_socket()
+    let is_tcp = socket.r#type().is_ok_and(|it| it == Type::STREAM);
+    let address = socket.local_addr().ok().filter(|_| is_tcp)?.as_socket()?;
+    (address.port() != 0).then_some(address)
 }
 
 /// Whether this is a socket that [`leave`] has left.
