@@ -242,8 +242,10 @@ impl Connect {
             }
             self.rounds.pause(now, left);
         }
-        if self.attempts.take_vacancy() || self.attempts.is_empty() {
-            return self.start(0, left, false, now);
+        if (self.attempts.take_vacancy() || self.attempts.is_empty())
+            && let Some((place, _)) = self.next()
+        {
+            return self.start(place, left, false, now);
         }
         self.hedge(left, now, context)
     }
@@ -280,6 +282,13 @@ impl Connect {
         self.unusable_since.map_or(whole, |since| whole.min(since + self.config.hold))
     }
 
+    /// The next untried candidate and its place. A stalled origin would win against a ready one with
+    /// its hello, and then keep every request waiting.
+    fn next(&self) -> Option<(usize, &Candidate)> {
+        let is_any_ready = self.attempts.is_any_ready();
+        self.rounds.first(|it| !is_any_ready || it.origin.state != OriginState::Stalled)
+    }
+
     /// Starts an attempt at the untried candidate in this place.
     fn start(&mut self, place: usize, left: Duration, hedge: bool, now: Instant) -> Option<Action> {
         let candidate = self.rounds.take(place)?;
@@ -298,18 +307,16 @@ impl Connect {
         if self.rounds.is_exhausted() {
             return None;
         }
+        let next = self.next().map(|(place, it)| (place, it.standing));
         let late = self.attempts.due_for_hedge(now)?;
         let delay = self.config.hedge_delay(&late.candidate)?;
-        // A stalled origin would win with its hello and then keep every request waiting. It may be
-        // ready soon.
-        let is_ready = late.candidate.origin.state == OriginState::Ready;
-        let may = |it: &Candidate| !is_ready || it.origin.state != OriginState::Stalled;
-        let Some((place, next)) = self.rounds.first(may) else {
+        let Some((place, standing)) = next else {
+            // The one that is left may be ready soon.
             late.hedge_at = Some(now + delay);
             return None;
         };
         // Slowness is no reason to use a candidate of last resort.
-        if next.standing >= Standing::Fallback && late.candidate.standing < Standing::Fallback {
+        if standing >= Standing::Fallback && late.candidate.standing < Standing::Fallback {
             late.hedge_at = None;
             return None;
         }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use meshport_discovery::OriginState;
+
 use super::{ConnectConfig, Kind, MAX_RACING};
 use crate::evidence::{Attempted, Verdict};
 use crate::patience::Patience;
@@ -83,6 +85,11 @@ impl Attempts {
 
     pub(super) fn is_any_connected(&self) -> bool {
         self.running.iter().any(|it| it.connected)
+    }
+
+    /// Whether one of them is at an origin that announces itself ready.
+    pub(super) fn is_any_ready(&self) -> bool {
+        self.running.iter().any(|it| it.candidate.origin.state == OriginState::Ready)
     }
 
     /// Starts one, which may be lost from the start for lack of better ones; returns its id.

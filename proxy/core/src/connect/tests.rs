@@ -424,6 +424,24 @@ fn another_origin_is_raced_in_place_of_one_whose_requests_hang() {
 }
 
 #[test]
+fn an_origin_whose_requests_hang_waits_while_a_ready_one_may_answer() {
+    let mut bench = Bench::new(config(), &[1]);
+    let ready = |number, rtt| origin(number, OriginState::Ready, PathView::Up(ms(rtt)));
+    let origins = vec![ready(1, 10), ready(2, 30), origin(3, OriginState::Stalled, UP)];
+    let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
+    let (route, _) = choose(origins, &policy, &Preference::default(), bench.now);
+    bench.connect.handle_route(Arc::new(route), bench.now);
+    assert_eq!(bench.started(), Some((0, 1)));
+    bench.connect.handle_kind(Kind::Tls, bench.now);
+    bench.sleep();
+    assert_eq!(bench.started(), Some((1, 2)), "raced");
+    bench.connect.handle_failure(0, Some(Verdict::Silent));
+    assert_eq!(bench.started(), None, "it would win with its hello");
+    bench.connect.handle_failure(1, Some(Verdict::Refused));
+    assert_eq!(bench.started(), Some((2, 3)), "no other is left");
+}
+
+#[test]
 fn a_client_that_has_waited_for_long_is_held_as_long_as_any() {
     let mut bench = Bench::new(config(), &[1]);
     bench.started();
