@@ -282,11 +282,11 @@ impl Connect {
         self.unusable_since.map_or(whole, |since| whole.min(since + self.config.hold))
     }
 
-    /// The next untried candidate and its place. A stalled origin would win against a ready one with
+    /// The next untried candidate and its place. A stalled origin would win against one that serves with
     /// its hello, and then keep every request waiting.
     fn next(&self) -> Option<(usize, &Candidate)> {
-        let is_any_ready = self.attempts.is_any_ready();
-        self.rounds.first(|it| !is_any_ready || it.origin.state != OriginState::Stalled)
+        let is_any_serving = self.attempts.is_any_serving();
+        self.rounds.first(|it| !is_any_serving || it.origin.state != OriginState::Stalled)
     }
 
     /// Starts an attempt at the untried candidate in this place.

@@ -99,6 +99,8 @@ words! {
         Unproven => "unproven",
         /// Announces that it is ready, yet sessions find it silent, or its path loses most packets.
         Suspect => "suspect",
+        /// Drained by its operator, yet it answers: used when nothing better is left.
+        Draining => "draining",
         /// Answers, but is not (or not known to be) ready: used when nothing better is left.
         Doubtful => "doubtful",
         /// Outside the mesh, so that only attempts show its state.
@@ -206,7 +208,7 @@ impl Route {
                 // Turns and pins do not depend on distance.
                 is_own(first) || is_nearer || !self.by_distance
             }
-            Standing::Doubtful | Standing::Fallback | Standing::Down => true,
+            Standing::Draining | Standing::Doubtful | Standing::Fallback | Standing::Down => true,
         }
     }
 
@@ -314,6 +316,8 @@ pub(super) fn standing(origin: &OriginView) -> Standing {
         OriginState::Ready if origin.path == PathView::Unmeasured => Standing::Unproven,
         OriginState::Ready if origin.relaying.is_some_and(|it| !it.trusted) => Standing::Unproven,
         OriginState::Ready => Standing::Healthy,
+        // Its instance still serves, while an unready one may answer every request with an error.
+        OriginState::Draining if !origin.suspect && !origin.broken => Standing::Draining,
         OriginState::Unready
         | OriginState::Stalled
         | OriginState::Draining
@@ -422,6 +426,7 @@ fn reason(best: &Candidate) -> String {
         }
         Standing::Suspect => format!("{place}, though slow to answer: none is better"),
         Standing::Fallback => "outside the mesh: no origin in it answers".to_owned(),
+        Standing::Draining => format!("{place}, though it drains: no other is ready"),
         Standing::Doubtful => format!("{place}, though {}: none is ready", best.origin.state),
         Standing::Down if best.origin.denied => "no origin allows this node".to_owned(),
         Standing::Down => "last resort: none answers".to_owned(),

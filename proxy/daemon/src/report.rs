@@ -412,7 +412,9 @@ fn lacks(candidate: &Candidate, path_age_s: Option<u64>) -> String {
         (_, Standing::Down) if matches!(candidate.origin.line, Line::Outside(_)) => {
             "did not answer recently".into()
         }
-        (_, Standing::Doubtful | Standing::Down) => unhealthy(candidate.origin.state).into(),
+        (_, Standing::Draining | Standing::Doubtful | Standing::Down) => {
+            unhealthy(candidate.origin.state).into()
+        }
     }
 }
 

@@ -221,7 +221,8 @@ COLUMNS:
              unproven   ready, but its path is not measured or its relay not
                         proven yet
              suspect    recent sessions were silent, refused or slow
-             doubtful   unready, stalled, draining, or in an unknown state
+             draining   drained by its operator
+             doubtful   unready, stalled, or in an unknown state
              fallback   an address outside the mesh
              down       refuses, hangs, cannot be reached, or does not allow
                         this node

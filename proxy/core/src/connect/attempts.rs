@@ -87,9 +87,10 @@ impl Attempts {
         self.running.iter().any(|it| it.connected)
     }
 
-    /// Whether one of them is at an origin that announces itself ready.
-    pub(super) fn is_any_ready(&self) -> bool {
-        self.running.iter().any(|it| it.candidate.origin.state == OriginState::Ready)
+    /// Whether one of them is at an origin that announces that it serves.
+    pub(super) fn is_any_serving(&self) -> bool {
+        let serves = |state| matches!(state, OriginState::Ready | OriginState::Draining);
+        self.running.iter().any(|it| serves(it.candidate.origin.state))
     }
 
     /// Starts one, which may be lost from the start for lack of better ones; returns its id.

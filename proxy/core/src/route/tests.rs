@@ -324,6 +324,43 @@ fn all_unready_together_stay_usable() {
     assert_eq!(route.why, "nearest, though unready: none is ready");
 }
 
+/// Two apiservers are unready while the operator drains the third, which still serves.
+#[test]
+fn a_draining_origin_goes_before_all_that_are_not_ready() {
+    let at = |number, state, rtt| origin(number, state, PathView::Up(ms(rtt)));
+    let origins = || {
+        vec![
+            at(1, OriginState::Unready, 1),
+            at(2, OriginState::Stalled, 1),
+            at(3, OriginState::Draining, 2),
+            at(4, OriginState::Unknown, 1),
+        ]
+    };
+    for policy in [nearest_policy(), Policy::Spread, Policy::LeastSessions, Policy::Source] {
+        let (route, _) = choose(origins(), &policy, &Preference::default(), Instant::now());
+        let firsts = (0..30_u64).map(|turn| {
+            let ticket = route.draw().ticket(turn, || turn);
+            route.attempt_order(ticket, |_| 0)[0].origin.name.to_string()
+        });
+        assert!(firsts.clone().all(|first| first == "cp-3"), "{policy:?}: {firsts:?}");
+    }
+    let (route, _) = choose(origins(), &nearest_policy(), &Preference::default(), Instant::now());
+    assert_eq!(route.why, "nearest, though it drains: no other is ready");
+    let slow = OriginView { suspect: true, ..at(3, OriginState::Draining, 2) };
+    let (route, _) = choose(
+        vec![at(1, OriginState::Unready, 1), slow],
+        &nearest_policy(),
+        &Preference::default(),
+        Instant::now(),
+    );
+    assert_eq!(names(&route), ["cp-1", "cp-3"], "sessions find it silent");
+    // The preferred one turns unready: it is left for the draining one after a moment.
+    let mut story = Story::at_home();
+    let left = || vec![at(1, OriginState::Unready, 2), at(2, OriginState::Draining, 35)];
+    assert_eq!(story.first(left(), 0), "cp-1");
+    assert_eq!(story.first(left(), 750), "cp-2");
+}
+
 #[test]
 fn the_band_shares_by_two_choices_and_never_leaves_it() {
     let origins = vec![ready(1, 10), ready(2, 11), ready(3, 30)];

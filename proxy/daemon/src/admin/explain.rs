@@ -31,7 +31,8 @@ pub struct CandidateFacts {
     /// The origin, its state, its path and its problem.
     #[serde(flatten)]
     pub status: OriginStatus,
-    /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`: better ones go first.
+    /// `healthy`, `unproven`, `suspect`, `draining`, `doubtful`, `fallback` or `down`: better ones
+    /// go first.
     pub standing: String,
     /// The cost of a session there, in milliseconds; among equals the cheaper one goes first.
     pub cost_ms: f64,

@@ -182,7 +182,7 @@ pub struct OriginRow {
     pub state_at_s: u64,
     /// The path to it.
     pub path: PathRow,
-    /// `healthy`, `unproven`, `suspect`, `doubtful`, `fallback` or `down`.
+    /// `healthy`, `unproven`, `suspect`, `draining`, `doubtful`, `fallback` or `down`.
     pub standing: String,
     /// The cost of a session there, in milliseconds.
     pub cost_ms: f64,

@@ -98,8 +98,8 @@ function until(unixS) {
 }
 
 // Health: ok, warn, bad or idle.
-const CONFIDENT = { healthy: "ok", unproven: "warn", suspect: "warn", doubtful: "warn",
-  fallback: "warn", down: "bad" };
+const CONFIDENT = { healthy: "ok", unproven: "warn", suspect: "warn", draining: "warn",
+  doubtful: "warn", fallback: "warn", down: "bad" };
 const stateHealth = (state) => (state === "ready" ? "ok"
   : state === "unknown" || state === "draining" || state === "unready" ? "warn" : "bad");
 const LOSSY = 7; // percent; up to here it is chance: one probe of the last sixteen
