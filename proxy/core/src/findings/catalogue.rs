@@ -224,7 +224,7 @@ catalogue! {
         remedy: "Check the nodes and addresses in the file seeds of the state folder and in \
                  `seeds` under [mesh], that a daemon of this mesh runs there, and that its UDP \
                  port is reachable from this machine. `meshport peers --seeds` on another node \
-                 prints the current seeds",
+                 prints the current seeds. If you edit the file, make `# by hand` its last line",
     }
     /// When this node's credential expires.
     CREDENTIAL_ENDS: Warning "MP203" {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshport_config::{Endpoint, Host, NodeId, Seed};
+use meshport_config::{Endpoint, Host, NodeId, Revocations, Seed};
 use meshport_core::findings::{
     AUTHORITY_KEY_HERE, BOTH_BEHIND_NAT, CLIENT_OVER_SHARE, CLIENT_RESETS, CREDENTIAL_ENDS,
     DIRECTORY_FULL, EGRESS_UNUSED, EVENTS_NOT_POSTED, FLOOD, Finding, KEY_USED_TWICE, Kind,
@@ -115,12 +115,22 @@ fn known_silent(facts: &Facts, daemon: &Daemon) -> Vec<Finding> {
     found.extend(daemon.found(&SEED_SILENT));
     if found.is_empty() {
         let seeds = facts.seeds().unwrap_or_default();
-        found = silent(&seeds, daemon.status.me.node, &daemon.peers);
+        found = silent(&seeds, daemon.status.me.node, &daemon.peers, &revocations(facts));
     }
     found
 }
 
-fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow]) -> Vec<Finding> {
+/// Those in the state folder; none if they cannot be read.
+fn revocations(facts: &Facts) -> Revocations {
+    let read = || {
+        let state = facts.state().ok()?;
+        state.revocations(&state.credential().ok()??.mesh).ok()
+    };
+    read().unwrap_or_default()
+}
+
+/// A seed is listed with the key that it had when this node joined; it may have another one now.
+fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow], all: &Revocations) -> Vec<Finding> {
     let answers = |node: NodeId| {
         let row = peers.iter().find(|row| row.node == node);
         row.is_some_and(|row| match row.liveness.as_str() {
@@ -129,12 +139,12 @@ fn silent(seeds: &[Seed], me: NodeId, peers: &[PeerRow]) -> Vec<Finding> {
             _ => row.handshake_age_s.is_some(),
         })
     };
-    let lost = seeds.iter().filter(|seed| seed.node != me && !answers(seed.node));
+    let seeds = seeds.iter().map(|seed| (all.successor_of(&seed.node), seed));
     let mut found: Vec<Finding> = Vec::new();
-    for seed in lost {
-        let row = peers.iter().find(|row| row.node == seed.node);
+    for (node, seed) in seeds.filter(|(node, _)| *node != me && !answers(*node)) {
+        let row = peers.iter().find(|row| row.node == node);
         let name = row.and_then(|row| row.name.as_ref().map(ToString::to_string));
-        let name = name.unwrap_or_else(|| seed.node.short());
+        let name = name.unwrap_or_else(|| node.short());
         let at: Vec<String> = seed.endpoints.iter().map(Endpoint::to_string).collect();
         let text = format!("the seed {name} at {} does not answer", at.join(", "));
         if found.iter().all(|it| it.detail != text) {
@@ -236,6 +246,7 @@ fn of_credential(facts: &Facts) -> Result<Option<Finding>, Skip> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshport_config::{AuthorityKey, NodeKey, Revocation, Succession, UnixSeconds};
     use meshport_core::findings::Severity;
 
     fn run<T>(work: impl Future<Output = T>) -> T {
@@ -282,13 +293,31 @@ mod tests {
     fn a_seed_that_is_down_or_unknown_is_reported() {
         let seeds = [seed(1, &["10.0.0.1:1"]), seed(2, &["10.0.0.2:1"]), seed(3, &["10.0.0.3:1"])];
         let me = NodeId::from_bytes([3; 32]);
-        assert_eq!(silent(&seeds, me, &[peer(1, "alive"), peer(2, "alive")]), []);
-        let found = silent(&seeds, me, &[peer(1, "down")]);
+        let silent =
+            |seeds: &[Seed], peers: &[PeerRow]| silent(seeds, me, peers, &Revocations::default());
+        assert_eq!(silent(&seeds, &[peer(1, "alive"), peer(2, "alive")]), []);
+        let found = silent(&seeds, &[peer(1, "down")]);
         let [down, unknown] = &found[..] else { panic!("{found:?}") };
         assert_eq!(down.detail, "the seed cp-1 at 10.0.0.1:1 does not answer");
         assert!(unknown.detail.contains("10.0.0.2:1") && unknown.kind.id == "MP202", "{unknown}");
         let handshake = PeerRow { handshake_age_s: Some(3), ..peer(1, "unknown") };
-        assert_eq!(silent(&seeds[..1], me, &[handshake]), []);
+        assert_eq!(silent(&seeds[..1], &[handshake]), []);
+    }
+
+    #[test]
+    fn a_seed_with_a_new_key_is_looked_for_under_that() {
+        let mesh = AuthorityKey::from_bytes([9; 32]).public();
+        let former = NodeKey::from_bytes([1; 32]);
+        let listed = Seed::new(former.public(), vec!["10.0.0.1:1".parse().expect("an endpoint")]);
+        let (seeds, me) = ([listed.expect("a seed")], NodeId::from_bytes([3; 32]));
+        let now = NodeId::from_bytes([2; 32]);
+        let agreed = Succession::agree(&former, &now, &mesh, UnixSeconds(1));
+        let mut all = Revocations::default();
+        all.add(Revocation::of_succession(&mesh, &now, &agreed));
+        assert_eq!(silent(&seeds, me, &[peer(2, "alive")], &all), []);
+        assert_eq!(silent(&seeds, now, &[], &all), [], "it is this node");
+        let found = silent(&seeds, me, &[peer(2, "down")], &all);
+        assert!(matches!(&found[..], [it] if it.detail.contains("seed cp-2 at")), "{found:?}");
     }
 
     #[test]
