@@ -195,7 +195,8 @@ pub struct SecretStatus {
     pub rotated_at: Option<UnixSeconds>,
     /// Time until which the previous one also opens tunnels; absent if there is none.
     pub former_ends_at: Option<UnixSeconds>,
-    /// Number of members not known to have the new secret, while there is a previous one.
+    /// Number of members not known to have the new secret, while there is a previous one. Those
+    /// that are alive and have no tunnel to this node are left to others.
     pub lagging: usize,
     /// The first of them by name.
     pub lagging_names: Vec<String>,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use meshport_config::NodeId;
-use meshport_mesh::Mesh;
+use meshport_discovery::Liveness;
+use meshport_mesh::{Mesh, PeerStatus};
 
 use crate::admin::credentials::SecretStatus;
 use crate::clock;
@@ -42,17 +43,28 @@ impl Reporter<'_> {
         }
     }
 
-    /// Absent members count: they must return before the former secret ends.
     fn lagging(&self, mesh: &Mesh, number: u64) -> Vec<String> {
-        let said = numbers(mesh);
-        let has = |node: &NodeId| said.get(node).is_some_and(|said| *said >= number);
+        let peers: BTreeMap<NodeId, PeerStatus> =
+            mesh.peers().into_iter().map(|peer| (peer.node, peer)).collect();
         let others = self.core.discovery().directory().iter();
-        let lag = others.filter(|(node, _)| **node != self.state.identity.me.node && !has(node));
+        let lag = others.filter(|(node, entry)| {
+            **node != self.state.identity.me.node
+                && lags(peers.get(node), entry.liveness == Liveness::Alive, number)
+        });
         let mut names: Vec<String> =
             lag.map(|(_, entry)| entry.credential.name.to_string()).collect();
         names.sort();
         names
     }
+}
+
+/// Whether a member may lack the secret. Absent members do: they must return before the former
+/// secret ends. One that is alive without a tunnel to this node gets it from others, which notice
+/// if it does not take it.
+fn lags(peer: Option<&PeerStatus>, is_alive: bool, number: u64) -> bool {
+    let has = peer.and_then(|it| it.secret_number).is_some_and(|said| said >= number);
+    let has_tunnel = peer.is_some_and(|it| it.session);
+    !has && (has_tunnel || !is_alive)
 }
 
 /// The number of the mesh secret that each peer has reported.
@@ -71,4 +83,41 @@ pub(super) fn finding(secret: &SecretStatus) -> Option<Finding> {
     Some(SECRET_LAGGING.found(format!(
         "may not have the new mesh secret yet: {names}{more}; the old one expires at {until}"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_member_without_a_tunnel_is_left_to_others() {
+        let peer = |session, secret_number| PeerStatus {
+            node: NodeId::from_bytes([1; 32]),
+            name: None,
+            address: std::net::Ipv6Addr::LOCALHOST,
+            endpoint: None,
+            admitted: session,
+            session,
+            last_handshake: None,
+            last_received: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            queued: 0,
+            quic_rtt: None,
+            streams: 0,
+            secret_number,
+        };
+        for (peer, is_alive, expected) in [
+            (None, true, false),
+            (Some(peer(false, None)), true, false),
+            (Some(peer(true, None)), true, true),
+            (Some(peer(true, Some(1))), true, true),
+            (Some(peer(true, Some(2))), true, false),
+            (Some(peer(false, Some(2))), false, false),
+            (Some(peer(false, Some(1))), false, true),
+            (None, false, true),
+        ] {
+            assert_eq!(lags(peer.as_ref(), is_alive, 2), expected, "{peer:?} {is_alive}");
+        }
+    }
 }
