@@ -104,7 +104,7 @@ fn make(args: &DelegateArgs) -> Result<(), Error> {
     let target = args.target.as_deref().unwrap_or_default();
     let from = clock::wall();
     let terms = Terms {
-        issuer: revoke::node(target, &args.daemon, &client)?,
+        issuer: revoke::node(target, revoke::Wanted::Member, &args.daemon, &client)?,
         roles: Roles::new(args.roles.iter().cloned())?,
         site: args.site.clone(),
         lifetime_s: args.credential_ttl.seconds(),

@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use meshport_config::{AuthorityKey, Invite, NodeId, Revocation, Revoked, VerifyKey};
+use meshport_config::{
+    AuthorityKey, Credential, Invite, NodeId, Revocation, Revoked, Roles, SiteName, VerifyKey,
+};
 use meshport_core::names;
 use serde::Serialize;
 
@@ -24,8 +26,36 @@ mod issuer;
 /// Prefixes that name an invite or an endorsed authority key by its public key.
 const BY_KEY: [&str; 2] = ["invite:", "authority:"];
 
-/// A node and its name, which is empty if its credential is not known yet.
-type Known = (String, NodeId);
+/// A node, as far as its credential is known.
+#[derive(Debug, Clone)]
+struct Known {
+    node: NodeId,
+    /// Empty if it is not known.
+    name: String,
+    site: Option<SiteName>,
+    roles: Option<Roles>,
+}
+
+impl Known {
+    fn of(it: &Credential) -> Self {
+        let (site, roles) = (Some(it.site.clone()), Some(it.roles.clone()));
+        Self { node: it.node, name: it.name.to_string(), site, roles }
+    }
+
+    fn of_peer(it: &PeerRow) -> Self {
+        let name = it.name.as_ref().map_or_else(String::new, ToString::to_string);
+        Self { node: it.node, name, site: it.site.clone(), roles: it.roles.clone() }
+    }
+}
+
+/// Which nodes a verb is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Any.
+    Any,
+    /// Members: of several with one name, those that are leaves do not count.
+    Member,
+}
 
 /// `meshport revoke`
 #[derive(Debug, Args)]
@@ -196,7 +226,7 @@ fn sign(args: &RevokeArgs, client: &AdminClient) -> Result<Vec<Revocation>, Erro
         Err(error) if target.starts_with("meshport-") => return Err(error.into()),
         Err(_) => match target.parse::<NodeId>() {
             Ok(node) => Revoked::Node(node),
-            Err(_) => Revoked::Node(named(target, &args.daemon, client)?),
+            Err(_) => Revoked::Node(named(target, Wanted::Any, &args.daemon, client)?),
         },
     };
     Ok(vec![Revocation::issue(&authority, revoked, clock::wall())])
@@ -223,6 +253,7 @@ fn by_key(target: &str, signer: &AuthorityKey) -> Result<Revoked, Error> {
 /// The node with this NodeId, short NodeId or name.
 pub(super) fn node(
     target: &str,
+    wanted: Wanted,
     daemon: &DaemonArgs,
     client: &AdminClient,
 ) -> Result<NodeId, Error> {
@@ -231,27 +262,29 @@ pub(super) fn node(
     }
     // The list of peers lacks this node.
     match own(daemon) {
-        Some((name, node)) if name == target || node.short() == target => Ok(node),
-        _ => named(target, daemon, client),
+        Some(own) if own.name.as_ref() == target || own.node.short() == target => Ok(own.node),
+        _ => named(target, wanted, daemon, client),
     }
 }
 
 /// The node of this machine, if any.
-fn own(daemon: &DaemonArgs) -> Option<Known> {
+fn own(daemon: &DaemonArgs) -> Option<Credential> {
     let state = daemon.state().ok()?;
     let key = state.node_key().ok()??;
-    let credential = state.credential_to_renew(&key).ok()??;
-    Some((credential.name.to_string(), credential.node))
+    state.credential_to_renew(&key).ok()?
 }
 
 /// The only node with this name.
-fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<NodeId, Error> {
+fn named(
+    target: &str,
+    wanted: Wanted,
+    daemon: &DaemonArgs,
+    client: &AdminClient,
+) -> Result<NodeId, Error> {
     match runtime()?.block_on(client.ask(&PeersRequest)) {
         Ok(peers) => {
-            let name =
-                |it: &PeerRow| it.name.as_ref().map_or_else(String::new, ToString::to_string);
-            let known: Vec<Known> = peers.iter().map(|it| (name(it), it.node)).collect();
-            match one_of(target, &known)? {
+            let known: Vec<Known> = peers.iter().map(Known::of_peer).collect();
+            match one_of(target, wanted, &known)? {
                 Some(node) => Ok(node),
                 None => revoked_before(target, client, &known),
             }
@@ -260,9 +293,8 @@ fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<Node
             let saved =
                 daemon.state().and_then(|state| saved_directory::all(&state, clock::wall()));
             let known = saved.unwrap_or_default();
-            let known = known.iter().map(|it| (it.credential.name.to_string(), it.credential.node));
-            let known: Vec<Known> = known.collect();
-            one_of(target, &known)?.ok_or_else(|| {
+            let known: Vec<Known> = known.iter().map(|it| Known::of(&it.credential)).collect();
+            one_of(target, wanted, &known)?.ok_or_else(|| {
                 let unknown = names::unknown(target, names_of(&known));
                 Error::Usage(format!("{silent}. In the saved directory {unknown}"))
             })
@@ -272,18 +304,26 @@ fn named(target: &str, daemon: &DaemonArgs, client: &AdminClient) -> Result<Node
 }
 
 fn names_of(known: &[Known]) -> impl Iterator<Item = &str> {
-    known.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty())
+    known.iter().map(|it| it.name.as_str()).filter(|name| !name.is_empty())
 }
 
 /// The node with this name or short id among these, if any.
-fn one_of(target: &str, known: &[Known]) -> Result<Option<NodeId>, Error> {
-    let is_it = |(name, node): &&Known| name == target || node.short() == target;
-    let found: Vec<NodeId> = known.iter().filter(is_it).map(|(_, node)| *node).collect();
+fn one_of(target: &str, wanted: Wanted, known: &[Known]) -> Result<Option<NodeId>, Error> {
+    let is_it = |it: &&Known| it.name == target || it.node.short() == target;
+    let mut found: Vec<&Known> = known.iter().filter(is_it).collect();
+    let is_member = |it: &&Known| !it.roles.as_ref().is_some_and(Roles::is_leaf);
+    if wanted == Wanted::Member && found.iter().any(is_member) {
+        found.retain(is_member);
+    }
     match found[..] {
         [] => Ok(None),
-        [one] => Ok(Some(one)),
+        [one] => Ok(Some(one.node)),
         _ => {
-            let all: Vec<String> = found.iter().map(NodeId::to_string).collect();
+            let text = |it: &&Known| match (&it.roles, &it.site) {
+                (Some(roles), Some(site)) => format!("{} ({roles}, site {site})", it.node),
+                _ => it.node.to_string(),
+            };
+            let all: Vec<String> = found.iter().map(text).collect();
             let all = all.join(" and ");
             Err(Error::Usage(format!("{target} matches several nodes, {all}; give the NodeId")))
         }
@@ -322,16 +362,30 @@ mod tests {
 
     #[test]
     fn a_name_means_one_node() {
-        let nodes = [4, 5, 6].map(|number| NodeId::from_bytes([number; 32]));
-        let known = ["cp-1", "", "cp-2"].map(str::to_owned);
-        let known: Vec<Known> = known.into_iter().zip(nodes).collect();
-        assert_eq!(one_of("cp-2", &known).expect("one"), Some(nodes[2]));
-        assert_eq!(one_of(&nodes[1].short(), &known).expect("one"), Some(nodes[1]));
-        assert_eq!(one_of("", &known[..1]).expect("none"), None);
-        assert_eq!(one_of("cp-3", &known).expect("none"), None);
-        assert_eq!(names_of(&known).collect::<Vec<_>>(), ["cp-1", "cp-2"]);
-        let twice = [known[0].clone(), ("cp-1".to_owned(), nodes[1])];
-        assert!(one_of("cp-1", &twice).is_err());
+        let known = |number: u8, name: &str, roles: &str| Known {
+            node: NodeId::from_bytes([number; 32]),
+            name: name.into(),
+            site: "fra".parse().ok(),
+            roles: roles.parse().ok(),
+        };
+        let [cp, new] = [known(4, "cp-1", "node,relay"), known(5, "", "-")];
+        let all = [cp.clone(), new.clone(), known(6, "cp-2", "node")];
+        let any = |target: &str, known: &[Known]| one_of(target, Wanted::Any, known);
+        assert_eq!(any("cp-2", &all).expect("one"), Some(all[2].node));
+        assert_eq!(any(&new.node.short(), &all).expect("one"), Some(new.node));
+        assert_eq!(any("", &all[..1]).expect("none"), None);
+        assert_eq!(any("cp-3", &all).expect("none"), None);
+        assert_eq!(names_of(&all).collect::<Vec<_>>(), ["cp-1", "cp-2"]);
+        // A laptop's `forward`, or a node's, may have a member's name.
+        let twice = [cp.clone(), known(7, "cp-1", "operator")];
+        let error = any("cp-1", &twice).expect_err("two").to_string();
+        for one in ["(node,relay, site fra) and ", "(operator, site fra); give the NodeId"] {
+            assert!(error.contains(one), "{error}");
+        }
+        let member = |known: &[Known]| one_of("cp-1", Wanted::Member, known);
+        assert_eq!(member(&twice).expect("one"), Some(cp.node));
+        assert_eq!(member(&twice[1..]).expect("one"), Some(twice[1].node));
+        assert!(member(&[cp.clone(), cp]).is_err());
     }
 
     #[test]

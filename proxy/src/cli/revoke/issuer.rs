@@ -3,7 +3,7 @@
 
 use meshport_config::{AuthorityKey, Mandate, Revocation, Revoked, Turn, UnixSeconds};
 
-use super::RevokeArgs;
+use super::{RevokeArgs, Wanted};
 use crate::cli::clock;
 use crate::cli::lifetime::Lifetime;
 use meshport_daemon::Error;
@@ -24,7 +24,7 @@ pub(super) fn sign(
     let turns: Vec<Turn> = if target.starts_with(LINE) {
         Mandate::from_text(target)?.since(since).collect()
     } else {
-        let node = super::node(target, &args.daemon, client)?;
+        let node = super::node(target, Wanted::Member, &args.daemon, client)?;
         let all = args.daemon.state()?.turns_of(&node)?;
         all.into_iter().filter(|turn| turn.until >= since).collect()
     };
