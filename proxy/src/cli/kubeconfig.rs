@@ -39,7 +39,8 @@ pub(super) const DEFAULT_NAME: &str = "meshport";
 /// `meshport kubeconfig`
 #[derive(Debug, Args)]
 pub(crate) struct KubeconfigArgs {
-    /// The kubeconfig that reaches the cluster [default: KUBECONFIG, else ~/.kube/config]
+    /// The kubeconfig that reaches the cluster [default: KUBECONFIG, else the --merge file if it
+    /// has users, else ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
     /// The context in it to use [default: its current context]
@@ -77,11 +78,22 @@ struct NewContext {
 }
 
 /// The source files of a context: the one that was named, otherwise those that kubectl reads.
-pub(super) fn source_files(from: Option<&Path>) -> Vec<PathBuf> {
+///
+/// # Errors
+/// [`Error::Usage`] if the named one does not exist.
+pub(super) fn source_files(from: Option<&Path>) -> Result<Vec<PathBuf>, Error> {
     match from {
-        Some(path) => vec![path.to_owned()],
-        None => source::default_files(|name| std::env::var_os(name)),
+        Some(path) if matches!(path.try_exists(), Ok(false)) => {
+            Err(Error::Usage(format!("the kubeconfig {} does not exist", path.display())))
+        }
+        Some(path) => Ok(vec![path.to_owned()]),
+        None => Ok(default_files()),
     }
+}
+
+/// Those that kubectl reads.
+pub(super) fn default_files() -> Vec<PathBuf> {
+    source::default_files(|name| std::env::var_os(name), None)
 }
 
 /// A chosen context, for other verbs.
@@ -170,7 +182,10 @@ impl Dialled {
 }
 
 pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
-    let files = source_files(args.from.as_deref());
+    let files = match (&args.from, &args.merge) {
+        (None, Some(merge)) => source::default_files(|name| std::env::var_os(name), Some(merge)),
+        (from, _) => source_files(from.as_deref())?,
+    };
     let found = Source::read(&files)?.context(args.context.as_deref())?;
     let server = server(&found)?;
     let (local, evidence) = runtime()?.block_on(async {

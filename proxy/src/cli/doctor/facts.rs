@@ -82,7 +82,7 @@ impl Facts {
             Err(Error::NoDaemon { path: client.socket().to_owned(), source })
         });
         let mut kubeconfigs = of_components(Path::new(NODE_KUBECONFIGS));
-        kubeconfigs.push(kubeconfig::source_files(None));
+        kubeconfigs.push(kubeconfig::default_files());
         let (certificates, inquiry) = (OnceCell::new(), OnceCell::new());
         Ok(Self {
             now: clock::wall(),

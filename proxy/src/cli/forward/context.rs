@@ -58,7 +58,7 @@ pub(super) fn find(forward: &ForwardArgs) -> Result<Option<Chosen>, Error> {
     if !lends && args.kubeconfig.is_none() {
         return Ok(None);
     }
-    let files = kubeconfig::source_files(args.from.as_deref());
+    let files = kubeconfig::source_files(args.from.as_deref())?;
     if !named && !files.iter().any(|file| file.exists()) {
         return Ok(None);
     }

@@ -35,14 +35,29 @@ pub(super) struct Found {
     pub(super) file: PathBuf,
 }
 
-/// The files kubectl would read: `KUBECONFIG`, else `~/.kube/config`.
-pub(super) fn default_files(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+/// The files kubectl would read: `KUBECONFIG`, else `~/.kube/config`. Between these comes the file
+/// that a context is merged into if it has users: for `sudo`, `~` may be root's.
+pub(super) fn default_files(
+    variable: impl Fn(&str) -> Option<OsString>,
+    merge: Option<&Path>,
+) -> Vec<PathBuf> {
     let listed = variable("KUBECONFIG").filter(|list| !list.is_empty());
     if let Some(list) = listed {
         let files = std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty());
         return files.take(MAX_FILES).collect();
     }
-    variable("HOME").map(|home| Path::new(&home).join(".kube/config")).into_iter().collect()
+    let home = variable("HOME").map(|home| Path::new(&home).join(".kube/config"));
+    let mut files: Vec<PathBuf> =
+        merge.filter(|it| has_users(it)).map(Path::to_owned).into_iter().chain(home).collect();
+    files.dedup();
+    files
+}
+
+/// Whether this is a kubeconfig that works alone, not one that only has contexts of meshport.
+fn has_users(path: &Path) -> bool {
+    let text = textfile::read(path).ok().flatten();
+    let document = text.and_then(|text| Document::parse(&text).ok());
+    document.is_some_and(|it| !it.names("users").is_empty())
 }
 
 impl Source {
@@ -174,8 +189,26 @@ contexts:
     #[test]
     fn the_default_is_what_kubectl_reads() {
         let home = |name: &str| (name == "HOME").then(|| "/home/u".into());
-        assert_eq!(default_files(home), [PathBuf::from("/home/u/.kube/config")]);
+        assert_eq!(default_files(home, None), [PathBuf::from("/home/u/.kube/config")]);
         let listed = |name: &str| (name == "KUBECONFIG").then(|| "/a::b".into());
-        assert_eq!(default_files(listed), [PathBuf::from("/a"), PathBuf::from("b")]);
+        assert_eq!(default_files(listed, None), [PathBuf::from("/a"), PathBuf::from("b")]);
+    }
+
+    #[test]
+    fn a_context_is_merged_from_the_same_file_unless_it_has_none_of_its_own() {
+        let (folder, paths) = two_files();
+        let of_root = |name: &str| (name == "HOME").then(|| "/root".into());
+        let default = PathBuf::from("/root/.kube/config");
+        for without_users in &paths {
+            assert_eq!(default_files(of_root, Some(without_users)), [default.clone()]);
+        }
+        let own = folder.path().join(".kube/config");
+        fs::create_dir(folder.path().join(".kube")).expect("made");
+        fs::write(&own, format!("{FIRST}users:\n- name: u1\n  user: {{}}\n")).expect("written");
+        assert_eq!(default_files(of_root, Some(&own)), [own.clone(), default]);
+        let of_user = |name: &str| (name == "HOME").then(|| folder.path().into());
+        assert_eq!(default_files(of_user, Some(&own)), [own.clone()]);
+        let listed = |name: &str| (name == "KUBECONFIG").then(|| "/a".into());
+        assert_eq!(default_files(listed, Some(&own)), [PathBuf::from("/a")]);
     }
 }

@@ -156,6 +156,16 @@ fn a_server_behind_a_path_is_refused() {
 }
 
 #[test]
+fn a_named_source_that_does_not_exist_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config");
+    let error = source_files(Some(&path)).expect_err("there is none").to_string();
+    assert!(error.contains("config does not exist") && !error.contains("--from"), "{error}");
+    std::fs::write(&path, SOURCE).expect("written");
+    assert_eq!(source_files(Some(&path)).expect("it is there"), [path]);
+}
+
+#[test]
 fn two_writers_do_not_meet() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("config");
