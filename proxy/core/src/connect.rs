@@ -282,8 +282,8 @@ impl Connect {
         self.unusable_since.map_or(whole, |since| whole.min(since + self.config.hold))
     }
 
-    /// The next untried candidate and its place. A stalled origin would win against one that serves with
-    /// its hello, and then keep every request waiting.
+    /// The next untried candidate and its place. With its hello, a stalled origin would win against
+    /// one that serves, and then keep every request waiting.
     fn next(&self) -> Option<(usize, &Candidate)> {
         let is_any_serving = self.attempts.is_any_serving();
         self.rounds.first(|it| !is_any_serving || it.origin.state != OriginState::Stalled)

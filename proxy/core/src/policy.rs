@@ -58,11 +58,13 @@ pub fn reset_after(window: Duration, place: f64, waits: bool) -> Duration {
 
 /// The fate of the sessions on the line of `view`, while new ones follow `route`.
 pub fn fate(view: &OriginView, route: &Route) -> Fate {
-    let healthy = |line| {
-        let mut others = route.candidates.iter().filter(|other| other.origin.line != line);
-        others.any(|other| other.standing == Standing::Healthy)
+    let any_other = |serves: &dyn Fn(Standing) -> bool| {
+        let mut others = route.candidates.iter().filter(|other| other.origin.line != view.line);
+        others.any(|other| serves(other.standing))
     };
-    let spread = healthy(view.line);
+    let healthy = any_other(&|it| it == Standing::Healthy);
+    // A drained origin still serves, so it is better than one whose requests hang.
+    let spread = healthy || any_other(&|it| it == Standing::Draining);
     if view.path == PathView::Dead {
         let spread_percent = if spread { 100 } else { 0 };
         return Fate::Reset { spread_percent, forgives: true, why: "its path is dead" };
@@ -80,7 +82,7 @@ pub fn fate(view: &OriginView, route: &Route) -> Fate {
         OriginState::Stalled if spread => {
             Fate::Reset { spread_percent: 50, forgives: false, why: "its instance stalls" }
         }
-        OriginState::Draining if spread => Fate::Move(Cause::Drain),
+        OriginState::Draining if healthy => Fate::Move(Cause::Drain),
         OriginState::Ready if route.is_away(&view.line) => Fate::Move(Cause::Home),
         // An address outside the mesh announces no state.
         _ if is_outside(view) && route.is_away(&view.line) => Fate::Move(Cause::Home),
@@ -163,6 +165,15 @@ mod tests {
         assert_eq!(fates([stalled; 2]), [Fate::Stay; 2]);
         // The other one is in doubt: a common dependency may have stalled.
         assert_eq!(fates([stalled, (OriginState::Unready, UP)]), [Fate::Stay; 2]);
+    }
+
+    #[test]
+    fn a_drained_origin_takes_the_sessions_of_one_whose_requests_hang() {
+        for state in [OriginState::Stalled, OriginState::Hung] {
+            let [fate, drained] = fates([(state, UP), (OriginState::Draining, UP)]);
+            assert!(matches!(fate, Fate::Reset { spread_percent: 50, .. }), "{state}: {fate:?}");
+            assert_eq!(drained, Fate::Stay, "no other serves");
+        }
     }
 
     #[test]

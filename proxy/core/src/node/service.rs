@@ -169,7 +169,8 @@ impl Service {
             return true;
         }
         let others = self.route.candidates.iter().filter(|other| {
-            other.standing == Standing::Healthy && other.origin.line.origin() != view.line.origin()
+            matches!(other.standing, Standing::Healthy | Standing::Draining)
+                && other.origin.line.origin() != view.line.origin()
         });
         let ready =
             others.filter_map(|other| Some(self.states.get(&other.origin.line.origin()?)?.1));
