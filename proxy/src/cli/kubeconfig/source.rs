@@ -197,8 +197,8 @@ contexts:
     #[test]
     fn a_context_is_merged_from_the_same_file_unless_it_has_none_of_its_own() {
         let (folder, paths) = two_files();
-        let of_root = |name: &str| (name == "HOME").then(|| "/root".into());
-        let default = PathBuf::from("/root/.kube/config");
+        let of_root = |name: &str| (name == "HOME").then(|| "/home/r".into());
+        let default = PathBuf::from("/home/r/.kube/config");
         for without_users in &paths {
             assert_eq!(default_files(of_root, Some(without_users)), [default.clone()]);
         }
