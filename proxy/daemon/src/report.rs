@@ -367,10 +367,13 @@ impl Reporter<'_> {
     }
 }
 
-/// A node's name, or the short form of its id while the name is unknown.
+/// A node's name, also if it was revoked or has left, or the short form of its id while the name is
+/// unknown.
 pub(crate) fn name(core: &NodeCore, node: &NodeId) -> String {
-    let entry = core.discovery().directory().get(node);
-    entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
+    let discovery = core.discovery();
+    let entry = discovery.directory().get(node).map(|entry| &entry.credential.name);
+    let name = entry.or_else(|| discovery.revocations().name_of(node));
+    name.map_or_else(|| node.short(), ToString::to_string)
 }
 
 /// A line as described in logs.

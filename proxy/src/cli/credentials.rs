@@ -74,6 +74,7 @@ mod tests {
             expires_at: expires_at.map(UnixSeconds),
             revoked_at: None,
             successor: None,
+            left: false,
             validity: Validity::Valid,
             secret_number: None,
         }

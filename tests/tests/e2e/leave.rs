@@ -90,6 +90,8 @@ fn a_node_that_leaves_is_gone_everywhere_and_its_key_is_worth_nothing() {
         });
     }
     println!("nobody knows it any more {:?} after the command began", begun.elapsed());
+    let log = world.node_mut("worker").process().output();
+    assert!(log.lines().any(|it| it.contains("member down") && it.contains("name=guest")), "{log}");
 
     // A copy of its former state is refused.
     copy_folder(&copy, &world.path("again"));

@@ -117,6 +117,9 @@ pub struct CredentialRow {
     /// The node that continues in its place with a new key.
     #[serde(default)]
     pub successor: Option<NodeId>,
+    /// Whether its node has left the mesh by its own statement; it is revoked then.
+    #[serde(default)]
+    pub left: bool,
     /// Its validity.
     pub validity: Validity,
     /// The number of the mesh secret that its holder reported; absent until it reports one.

@@ -21,6 +21,7 @@ const KEY: &str = "KEY";
 fn status(row: &CredentialRow) -> Cell {
     match row.revoked_at {
         Some(at) if row.successor.is_some() => format!("replaced {at}").into(),
+        Some(at) if row.left => format!("left {at}").into(),
         Some(at) => Cell::new(format!("{} {at}", row.validity.word()), tone(row.validity)),
         None => Cell::new(row.validity.word(), tone(row.validity)),
     }
@@ -89,6 +90,7 @@ mod tests {
                 expires_at: Some(expires_at),
                 revoked_at: None,
                 successor: None,
+                left: false,
                 validity: Validity::of(expires_at, UnixSeconds(now)),
                 secret_number: own.then_some(3),
             }
@@ -117,7 +119,9 @@ mod tests {
         for painted in ["\x1b[33mexpires soon", "\x1b[31mrevoked", "\x1b[31mexpired\x1b"] {
             assert!(text.contains(painted), "{painted:?}: {text:?}");
         }
-        let rows = [row(1, 200, true), row(2, 12, false), revoked, replaced];
+        let left = CredentialRow { left: true, ..revoked.clone() };
+        assert!(!credentials(std::slice::from_ref(&left), now, style).contains("\x1b[31m"));
+        let rows = [row(1, 200, true), row(2, 12, false), revoked, replaced, left];
         let text = credentials(&rows, now, None);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("*  node-1  fra   node") && lines[1].contains("valid"));
@@ -125,6 +129,7 @@ mod tests {
         assert!(lines[2].contains("12d") && lines[2].contains("expires soon"), "{text}");
         assert!(lines[3].contains("revoked 2027-01-14T08:00:00Z"), "{text}");
         assert!(lines[4].contains("replaced 2027-01-14T08:00:00Z"), "{text}");
+        assert!(lines[5].contains("left 2027-01-14T08:00:00Z"), "{text}");
         assert_eq!(row(1, 0, false).validity, Validity::Ended);
     }
 }
