@@ -219,7 +219,8 @@ table! {
          each ends when idle, and its client reconnects. 0 leaves them where they are.";
     drain_window: Duration = Duration::from_secs(60),
         "drain-window" is period!(SECOND, Duration::from_secs(3600)),
-        "Time within which sessions leave an origin after `meshport drain`.";
+        "Time within which each session on an origin gets its turn after `meshport drain`. It then \
+         ends at its next pause in traffic, or after 10s without one.";
     fallback: Vec<Endpoint> = Vec::new(),
         "fallback" is list!(MAX_FALLBACK, FALLBACK_FORM, reachable),
         "Addresses outside the mesh to use when no origin in it answers, such as an existing load \

@@ -446,7 +446,7 @@ impl Driver {
                     self.state.journal.note_service(Kind::Reset, &service, &said, clock::now());
                 }
             }
-            Event::Move { service, leave } => self.sessions.release(&service, leave),
+            Event::Move { service, leave } => self.release(&service, leave),
             Event::Offered { offers, why } => self.publish_offers(offers, why),
             Event::Own { service, state, detail } => {
                 let instance = names::local_instance(&service);

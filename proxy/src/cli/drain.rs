@@ -101,8 +101,9 @@ fn left(sessions: u64, patience: Period, route: Option<&ServiceStatus>) -> Strin
         format!("{} of other nodes still open after {patience}", counted(sessions, "session"));
     match route.and_then(successor) {
         Some(name) => format!(
-            "{open}, though {name} is ready. Each moves when idle, within its own node's \
-             drain-window (1m by default); wait longer, or stop the instance and cut them"
+            "{open}, though {name} is ready. Each gets its turn within its own node's \
+             drain-window (1m by default) and ends at its next pause in traffic, or 10 s later; \
+             wait longer, or stop the instance and cut them"
         ),
         None => format!(
             "{open}: no other origin is ready, so they stay until they end. `meshport routes` \

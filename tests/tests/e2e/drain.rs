@@ -138,7 +138,7 @@ fn meshport_at(world: &World, node: &str, verb: &[&str]) -> String {
 
 #[test]
 fn a_drained_origin_is_left_one_by_one_and_taken_up_again() {
-    let (world, local) = world();
+    let (mut world, local) = world();
     everything_new_goes_to("cp-near", local);
     let mut sessions = all_at("cp-near", local);
 
@@ -149,6 +149,8 @@ fn a_drained_origin_is_left_one_by_one_and_taken_up_again() {
     println!("{SESSIONS} sessions left the draining origin after {moments:?}");
     assert!(moments[0] < WINDOW && moments[SESSIONS - 1] > WINDOW / 2, "not spread: {moments:?}");
     assert!(moments[SESSIONS - 1] < WINDOW * 2, "not within the window: {moments:?}");
+    let log = world.node_mut("worker").process().output();
+    assert!(log.contains("the origin drains: sessions may end now"), "{log}");
     everything_new_goes_to("cp-far", local);
     let empty = meshport_at(&world, "cp-near", &["drain", "--wait", "20s"]);
     assert!(empty.contains("no session"), "{empty}");

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use meshport_config::ServiceName;
+use meshport_core::drift::Leave;
+use tracing::info;
 
 use crate::driver::Driver;
 use crate::driver::commands::{Addition, Instance, ServiceChange};
@@ -36,6 +38,16 @@ impl Driver {
                 self.probers.insert(service, prober);
             }
         }
+    }
+
+    /// Lets sessions move. Logged for a drain, at most once a second while it lasts: it ends
+    /// sessions that are never idle too.
+    pub(super) fn release(&self, service: &ServiceName, leave: Leave) {
+        if leave.insist && leave.count > 0 {
+            let (origin, sessions) = (self.reporter().line(&leave.line), leave.count);
+            info!(%service, %origin, sessions, "the origin drains: sessions may end now");
+        }
+        self.sessions.release(service, leave);
     }
 
     /// Starts a service, at the start or when a reload adds it.
