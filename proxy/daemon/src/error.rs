@@ -58,7 +58,7 @@ pub enum Error {
 
     // The daemon at the other end of the admin socket.
     /// No daemon answers on the admin socket.
-    #[error("no daemon answers on {}: {}", path.display(), silence(source))]
+    #[error("{} {}: {}", silent(source), path.display(), silence(source))]
     NoDaemon {
         /// The socket that was tried.
         path: PathBuf,
@@ -142,10 +142,18 @@ fn reason(what: &str, source: &io::Error) -> String {
     }
 }
 
+/// What is known of the daemon at a socket.
+fn silent(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "cannot ask the daemon at the socket",
+        _ => "no daemon answers on",
+    }
+}
+
 /// Why there is no answer on a socket, and the remedy.
 fn silence(source: &io::Error) -> String {
     match source.kind() {
-        // The client has added the process that uses the state folder.
+        // The client has added what the state folder shows.
         io::ErrorKind::NotFound if source.get_ref().is_some() => source.to_string(),
         io::ErrorKind::NotFound => {
             "the socket does not exist. Start the daemon with `meshport run`, \
@@ -157,9 +165,7 @@ fn silence(source: &io::Error) -> String {
                                              log says why it stopped"
             .into(),
         io::ErrorKind::PermissionDenied => {
-            "this user may not open the socket. Run this as the user \
-             of the daemon, or as root"
-                .into()
+            "this user may not open it. Run this as the user of the daemon, or as root".into()
         }
         _ => format!("{source}. If this persists, read the daemon's log"),
     }
@@ -206,6 +212,8 @@ mod tests {
             let error = Error::NoDaemon { path: "/run/x.sock".into(), source: kind.into() };
             let text = error.to_string();
             assert!(text.contains("/run/x.sock") && text.contains(says), "{text}");
+            let is_closed = kind == io::ErrorKind::PermissionDenied;
+            assert_eq!(text.contains("no daemon answers"), !is_closed, "{text}");
         }
     }
 }

@@ -121,9 +121,18 @@ pub(crate) fn check(
             let file = Some(path);
             return Ok(CheckReport { file, problems, ..CheckReport::default() });
         }
+        Err(Error::State { path, what, remedy }) => {
+            let roots = roots(&path, paths).map(|it| as_root(&it));
+            return Err(Error::State { path, what, remedy: roots.unwrap_or(remedy) });
+        }
         Err(error) => return Err(error),
     };
-    check_state(&settings, now, &mut report);
+    if settings.state_dir.exists() {
+        check_state(&settings, now, &mut report);
+    } else {
+        let own = &settings.state_dir;
+        report.warnings.push(no_folder(own, roots(own, paths).as_deref()));
+    }
     check_services(&settings, &mut report);
     report.ok = report.obstacles.is_empty();
     report.effective = Some(settings.redacted());
@@ -154,14 +163,26 @@ fn check_services(settings: &Settings, report: &mut CheckReport) {
     }
 }
 
-fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) {
-    if !settings.state_dir.exists() {
-        let folder = settings.state_dir.display();
-        let text =
-            format!("{folder}: this state folder does not exist yet; `meshport join` creates it");
-        report.warnings.push(text);
-        return;
+/// Root's state folder, if `own` is this user's and only root's exists.
+fn roots(own: &Path, paths: &Paths) -> Option<PathBuf> {
+    let default = load::default_state_dir(paths);
+    (own == paths.state_dir() && default != *own).then_some(default)
+}
+
+fn as_root(roots: &Path) -> String {
+    format!("Root's is {}; run this as root to check that", roots.display())
+}
+
+/// The warning that there is no state folder.
+fn no_folder(own: &Path, roots: Option<&Path>) -> String {
+    let own = own.display();
+    match roots {
+        Some(roots) => format!("{own}: this user has no state folder. {}", as_root(roots)),
+        None => format!("{own}: this state folder does not exist yet; `meshport join` creates it"),
     }
+}
+
+fn check_state(settings: &Settings, now: UnixSeconds, report: &mut CheckReport) {
     let state = match StateDir::open(&settings.state_dir) {
         Ok(state) => state,
         Err(error) => return report.obstacles.push(error.to_string()),
@@ -241,5 +262,18 @@ fn check_files(service: &str, settings: &ServiceSettings, report: &mut CheckRepo
             }
             Ok(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_without_a_state_folder_is_shown_roots() {
+        let (own, roots) = (Path::new("/home/u/.local/state/meshport"), Path::new("/var/lib/m"));
+        let said = no_folder(own, Some(roots));
+        assert!(said.contains("/var/lib/m; run this as root") && !said.contains("join"), "{said}");
+        assert!(no_folder(own, None).contains("`meshport join` creates it"));
     }
 }

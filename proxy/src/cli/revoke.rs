@@ -128,8 +128,24 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     match &reports[..] {
         [report] if args.json => output::json(report),
         all if args.json => output::json(&all),
-        all => output::answer(&all.iter().map(said).collect::<String>()),
+        all => {
+            output::answer(&all.iter().map(said).collect::<String>())?;
+            // A member whose mandate is revoked stays one.
+            if let (Some(next), false) = (next(all), args.issuer) {
+                output::advice(next);
+            }
+            Ok(())
+        }
     }
+}
+
+/// What to do after a revocation: whoever is shut out still has the mesh secret.
+fn next(reports: &[RevokeReport]) -> Option<&'static str> {
+    let is_out = |it: &RevokeReport| it.is_new && it.successor.is_none();
+    reports.iter().any(is_out).then_some(
+        "Its holder still has the mesh secret. If that is an attacker, replace it: meshport \
+         rotate-secret",
+    )
 }
 
 fn print(args: &RevokeArgs, revocations: &[Revocation]) -> Result<(), Error> {
@@ -465,5 +481,11 @@ mod tests {
         // Revoking a previous key does not revoke the current node.
         let text = of(true, 0, Some(node));
         assert!(text.contains("not revoked") && text.contains(&format!("revoke {node}\n")));
+        let next = |is_new, successor| {
+            let revoked = "node k".into();
+            next(&[RevokeReport { revoked, name: None, is_new, cut: 1, successor }])
+        };
+        assert!(next(true, None).is_some_and(|it| it.contains("meshport rotate-secret")));
+        assert_eq!((next(false, None), next(true, Some(node))), (None, None));
     }
 }

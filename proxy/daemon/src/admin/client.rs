@@ -8,13 +8,13 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, StatusCode};
-use meshport_state::StateDir;
+use meshport_state::{Error as StateError, StateDir};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::request::{Kind, MAX_ANSWER_TIME, Request};
-use crate::{Error, http};
+use crate::{Error, clock, http};
 
 /// How much longer than the daemon's own limit a client waits.
 const GRACE: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ impl AdminClient {
     }
 
     /// Sets the daemon's state folder: if the socket does not exist, the error names the process
-    /// that uses the folder.
+    /// that uses the folder, or why no daemon can.
     #[must_use]
     pub fn with_state_dir(self, state_dir: PathBuf) -> Self {
         Self { state_dir: Some(state_dir), ..self }
@@ -140,22 +140,34 @@ impl AdminClient {
 
     fn no_daemon(&self, source: io::Error) -> Error {
         let source = match source.kind() {
-            io::ErrorKind::NotFound => self.elsewhere().unwrap_or(source),
+            io::ErrorKind::NotFound => self.obstacle().unwrap_or(source),
             _ => source,
         };
         Error::NoDaemon { path: self.socket.clone(), source }
     }
 
-    /// The reason if a process uses the state folder without this socket.
-    fn elsewhere(&self) -> Option<io::Error> {
+    /// The reason if a process uses the state folder without this socket, or if no daemon can start
+    /// with that folder.
+    fn obstacle(&self) -> Option<io::Error> {
         let folder = self.state_dir.as_ref()?;
-        let pid = StateDir::open(folder).ok()?.holder()?;
-        let what = format!(
-            "the socket does not exist, but process {pid} uses the state folder {}. If it is a \
-             daemon with another socket, name that with --socket, or its configuration with \
-             --config",
-            folder.display()
-        );
+        let state = StateDir::open(folder);
+        let what = match state.as_ref().ok().and_then(StateDir::holder) {
+            Some(pid) => format!(
+                "the socket does not exist, but process {pid} uses the state folder {}. If it is a \
+                 daemon with another socket, name that with --socket, or its configuration with \
+                 --config",
+                folder.display()
+            ),
+            None => match state.and_then(|it| it.identity(clock::wall())).err()? {
+                // Another user's folder says nothing.
+                StateError::Io { .. } => return None,
+                error => format!(
+                    "the socket does not exist, and no daemon can start here: {error}. To ask \
+                     another daemon, name its socket with --socket, or its configuration with \
+                     --config"
+                ),
+            },
+        };
         Some(io::Error::new(io::ErrorKind::NotFound, what))
     }
 }

@@ -29,6 +29,29 @@ fn a_missing_socket_names_the_process_that_uses_the_state_folder() {
 }
 
 #[test]
+fn a_missing_socket_of_a_machine_that_cannot_run_a_daemon_has_its_next_step() {
+    use meshport_config::{Revocation, Revocations, Revoked};
+
+    let (machines, folder) = first();
+    let asked = |folder: &str| match verb(&["peers", "--state-dir", folder]) {
+        Verb::Peers(args) => message(query::peers(&args)),
+        other => panic!("{other:?}"),
+    };
+    let said = asked(&machines.path("never").to_string_lossy());
+    assert!(said.contains("meshport join") && !said.contains("meshport run"), "{said}");
+
+    let state = machines.state("first");
+    let node = state.credential().expect("it can be read").expect("it has one").node;
+    let authority = state.authority_key().expect("it can be read").expect("it is the first");
+    let mut all = Revocations::default();
+    all.add(Revocation::issue(&authority, Revoked::Node(node), clock::wall()));
+    state.store_revocations(&all).expect("stored");
+    let said = asked(&folder);
+    assert!(said.contains("was revoked") && said.contains("meshport reset"), "{said}");
+    assert!(!said.contains("Start the daemon"), "{said}");
+}
+
+#[test]
 fn a_named_state_folder_goes_with_a_socket_or_a_configuration() {
     let (machines, folder) = first();
     let config = machines.path("meshport.toml");
