@@ -79,13 +79,16 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode, Error> {
     let scenarios = scenarios.collect::<Result<Vec<Scenario>, Error>>()?;
     let mut points = Vec::new();
     let mut results = Vec::new();
-    header(arguments, &combinations);
+    say(&of(arguments.seeds))?;
     for (combination, scenario) in combinations.iter().zip(&scenarios) {
         let mut point = measure(arguments, scenario, combination, &mut results)?;
         point.words = words(combination, &combinations);
-        say(&row(&point, width(&combinations)))?;
+        // The table follows at the end; a sweep can take hours.
+        let done = (points.len() + 1, combinations.len());
+        let _ = writeln!(io::stderr(), "{} of {}: {}", done.0, done.1, point.words);
         points.push(point);
     }
+    say(&table(&points))?;
     say(&bars(&points))?;
     let late = scenarios.iter().flat_map(|it| events_after(it, it.duration()));
     let late: BTreeSet<String> = late.collect();
@@ -211,14 +214,12 @@ fn values(run: &Run) -> [Option<f64>; MEASURED.len()] {
     ]
 }
 
-fn header(arguments: &Arguments, combinations: &[Vec<String>]) {
-    let width = width(combinations);
-    let names: String = MEASURED.iter().map(|name| format!(" {name:>12}")).collect();
-    let of = match arguments.seeds {
+/// How the values come from the seeds.
+fn of(seeds: u64) -> String {
+    match seeds {
         1 => "one seed each".to_owned(),
         seeds => format!("the worst of {seeds} seeds each"),
-    };
-    let _ = say(&format!("{of}\n{:<width$}{names}  rules", ""));
+    }
 }
 
 /// The label of a combination: the last part of each key that has several values.
@@ -232,20 +233,34 @@ fn words(combination: &[String], all: &[Vec<String>]) -> String {
     if words.is_empty() { "as it is".into() } else { words.join(" ") }
 }
 
-/// Letters of the longest combination.
-fn width(combinations: &[Vec<String>]) -> usize {
-    combinations.iter().map(|it| words(it, combinations).len()).max().unwrap_or(0).max(8)
-}
-
-fn row(point: &Point, width: usize) -> String {
-    let mut row = format!("{:<width$}", point.words);
-    for value in point.values {
-        let text = said(value);
-        let text = text.strip_suffix(".00").map_or(text.clone(), str::to_owned);
-        let _ = write!(row, " {text:>12}");
-    }
-    let rules = if point.violations == 0 { "hold" } else { "VIOLATED" };
-    format!("{row}  {rules}")
+/// The points with their measures, in blocks as wide as a terminal. The last block has the rules.
+fn table(points: &[Point]) -> String {
+    /// Columns of the narrowest common terminal.
+    const WIDTH: usize = 80;
+    /// A value, with the spaces before it.
+    const CELL: usize = 13;
+    let first = points.iter().map(|point| point.words.len()).max().unwrap_or(0).max(8);
+    let many = (WIDTH.saturating_sub(first) / CELL).max(1);
+    let all: Vec<usize> = (0..=MEASURED.len()).collect();
+    let cell = |index: usize, point: Option<&Point>| match (MEASURED.get(index), point) {
+        (Some(name), None) => (*name).to_owned(),
+        (None, None) => "rules".to_owned(),
+        (Some(_), Some(point)) => {
+            let text = said(point.values[index]);
+            text.strip_suffix(".00").map_or(text.clone(), str::to_owned)
+        }
+        (None, Some(point)) => (if point.violations == 0 { "hold" } else { "VIOLATED" }).to_owned(),
+    };
+    let line = |block: &[usize], point: Option<&Point>| {
+        let words = point.map_or("", |point| &point.words);
+        let cells = block.iter().map(|index| format!("{:>CELL$}", cell(*index, point)));
+        format!("{words:<first$}{}\n", cells.collect::<String>())
+    };
+    let blocks = all.chunks(many).map(|block| {
+        let rows = points.iter().map(|point| line(block, Some(point)));
+        std::iter::once(line(block, None)).chain(rows).collect::<String>()
+    });
+    blocks.collect::<Vec<_>>().join("\n")
 }
 
 /// A value as text: "-" if there was nothing to measure.
@@ -364,7 +379,11 @@ mod tests {
         add(&mut seeds.values, point(Some(3.0)).values);
         add(&mut seeds.values, point(None).values);
         assert_eq!(seeds.values[5], Some(NEVER));
-        assert!(row(&seeds, 8).contains(" never "), "{}", row(&seeds, 8));
+        let text = table(&[point(Some(2.0)), seeds]);
+        assert!(text.contains(" never") && text.contains(" hold"), "{text}");
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert!(MEASURED.iter().all(|name| text.contains(name)), "{text}");
+        let seeds = point(Some(NEVER));
         let text = bars(&[point(Some(2.0)), seeds, point(None)]);
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("k=v")).collect();
         assert!(lines[0].ends_with("# 2.00") && lines[2].ends_with("  -"), "{text}");

@@ -1,7 +1,7 @@
 //! `meshport peers`: one row per node the mesh knows.
 
 use super::style::{Style, Tone};
-use super::table::{Cell, Column, Table, left, right};
+use super::table::{Cell, Column, Table, left, right, wrapped};
 use meshport_core::units::{age, bytes, milliseconds};
 use meshport_daemon::admin::api::PeerRow;
 
@@ -27,6 +27,7 @@ fn way_back(row: &PeerRow) -> Cell {
 
 /// The table, or a sentence if there are no peers.
 pub(crate) fn peers(rows: &[PeerRow], style: impl Into<Style>) -> String {
+    let style = style.into();
     if rows.is_empty() {
         return "no other node is known yet\n".into();
     }
@@ -52,7 +53,7 @@ pub(crate) fn peers(rows: &[PeerRow], style: impl Into<Style>) -> String {
     let lacking = rows.iter().filter_map(|row| Some((row, row.lacks.as_ref()?)));
     for (row, lacks) in lacking {
         let name = row.name.as_ref().map_or_else(|| row.node.short(), ToString::to_string);
-        text.push_str(&format!("{name}: {lacks}\n"));
+        text.push_str(&wrapped(&format!("{name}: {lacks}"), 0, style));
     }
     text
 }

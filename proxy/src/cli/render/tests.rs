@@ -288,6 +288,12 @@ fn peers_known_and_unknown() {
         rx_bytes: 0,
         tx_bytes: 148,
     };
+    let lacks =
+        "its NAT and this node's are both symmetric: no direct path without a forwarded port";
+    let long = PeerRow { lacks: Some(lacks.into()), ..unknown.clone() };
+    let text = peers(&[long], Some(80));
+    assert!(text.contains("forwarded port\n"), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     assert_eq!(
         peers(&[known, unknown], None),
         "\
