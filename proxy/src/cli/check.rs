@@ -121,6 +121,10 @@ pub(crate) fn check(
             let file = Some(path);
             return Ok(CheckReport { file, problems, ..CheckReport::default() });
         }
+        Err(Error::Unfit(why)) => {
+            let file = Some(file.unwrap_or(paths.config()).to_owned());
+            return Ok(CheckReport { file, obstacles: vec![why], ..CheckReport::default() });
+        }
         Err(Error::State { path, what, remedy }) => {
             let roots = roots(&path, paths).map(|it| as_root(&it));
             return Err(Error::State { path, what, remedy: roots.unwrap_or(remedy) });
@@ -268,6 +272,18 @@ fn check_files(service: &str, settings: &ServiceSettings, report: &mut CheckRepo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_reported_as_others_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let paths = Paths::in_home(folder.path()).expect("paths");
+        let none = folder.path().join("none.toml");
+        let report = check(Some(&none), None, &paths, UnixSeconds(0)).expect("a report");
+        let json = serde_json::to_value(&report).expect("it has JSON");
+        assert_eq!((&json["ok"], &json["file"]), (&false.into(), &none.to_str().into()));
+        let obstacle = json["obstacles"][0].as_str().unwrap_or_default();
+        assert!(obstacle.starts_with("cannot read the configuration"), "{json}");
+    }
 
     #[test]
     fn a_user_without_a_state_folder_is_shown_roots() {

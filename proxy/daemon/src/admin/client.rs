@@ -62,7 +62,8 @@ impl AdminClient {
     ///
     /// # Errors
     /// [`Error::NoDaemon`] if no daemon answers, [`Error::Usage`] for a request that the daemon
-    /// finds invalid, [`Error::Refused`] for another refusal or an answer that cannot be parsed.
+    /// finds invalid, [`Error::Unfit`] if its configuration is, [`Error::Refused`] for another
+    /// refusal or an answer that cannot be parsed.
     pub async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
         let (method, body) = match R::KIND {
             Kind::Query => (Method::GET, None),
@@ -114,6 +115,7 @@ impl AdminClient {
         match status {
             // The request is at fault, not the daemon.
             StatusCode::UNPROCESSABLE_ENTITY => Err(Error::Usage(why)),
+            StatusCode::CONFLICT => Err(Error::Unfit(format!("the daemon refused: {why}"))),
             StatusCode::PAYLOAD_TOO_LARGE => Err(Error::Refused(format!(
                 "{why}. If the daemon runs an earlier release, which has lower limits, upgrade \
                  it first"

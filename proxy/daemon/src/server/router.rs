@@ -175,6 +175,9 @@ fn refusal(failure: Failure) -> Reply {
         }
         Failure::Refused(Error::Usage(why)) => (StatusCode::UNPROCESSABLE_ENTITY, why),
         Failure::Refused(Error::Refused(why)) => (StatusCode::SERVICE_UNAVAILABLE, why),
+        Failure::Refused(error @ (Error::Config { .. } | Error::Unfit(_))) => {
+            (StatusCode::CONFLICT, error.to_string())
+        }
         Failure::Refused(error @ Error::Trust(_)) => (StatusCode::BAD_REQUEST, error.to_string()),
         Failure::Refused(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };

@@ -18,7 +18,7 @@ use crate::admin::api::{
 use crate::admin::client::AdminClient;
 use crate::admin::credentials::SecretStatus;
 use crate::admin::metrics::{MEMBERS, Sample, Value};
-use crate::admin::queries::{PeersRequest, RoutesRequest, StatusRequest};
+use crate::admin::queries::{PeersRequest, ReloadRequest, RoutesRequest, StatusRequest};
 use crate::admin::request;
 use crate::admin::request::Kind;
 use crate::driver::answers::{Answer, Lacking, Samples, rows};
@@ -85,6 +85,7 @@ fn reply(question: &(dyn Any + Send)) -> Result<Box<dyn Any>, Error> {
         it if it.is::<StatusRequest>() => Box::new(status()),
         it if it.is::<Lacking>() => Box::new(vec![ServiceName::kube_apiserver()]),
         it if it.is::<RoutesRequest>() => Box::new(Vec::<ServiceStatus>::new()),
+        it if it.is::<ReloadRequest>() => return Err(Error::Unfit("a broken file".into())),
         it if it.is::<PeersRequest>() => Box::new(Vec::<PeerRow>::new()),
         it if it.is::<Samples>() => Box::new(samples()),
         it => match (it.downcast_ref::<DrainRequest>(), it.downcast_ref::<PingRequest>()) {
@@ -331,6 +332,14 @@ async fn alive_is_not_ready() {
     let posted = "POST /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let posted = fixture.over_tcp(posted).await;
     assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
+}
+
+#[tokio::test]
+async fn a_broken_configuration_has_the_exit_code_that_check_gives_it() {
+    let fixture = Fixture::start().await;
+    let error = AdminClient::new(&fixture.socket).ask(&ReloadRequest).await.expect_err("refused");
+    assert_eq!(error.to_string(), "the daemon refused: a broken file");
+    assert_eq!(error.exit_code(), 3);
 }
 
 #[tokio::test]
