@@ -86,6 +86,8 @@ pub fn run(client: AdminClient, options: Options) -> Result<(), Error> {
 async fn ask(client: &AdminClient, every: Duration, sender: &SyncSender<News>) {
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
     let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+    // Ctrl-C is a key here; another process may send the signal.
+    let Ok(mut interrupt) = signal(SignalKind::interrupt()) else { return };
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.reset();
@@ -94,6 +96,7 @@ async fn ask(client: &AdminClient, every: Duration, sender: &SyncSender<News>) {
             _ = ticks.tick() => {}
             _ = terminate.recv() => break,
             _ = hangup.recv() => break,
+            _ = interrupt.recv() => break,
         }
         // A terminal can go away without a signal to this process.
         if !io::stdout().is_terminal() {
