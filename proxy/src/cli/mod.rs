@@ -131,7 +131,7 @@ enum Verb {
     /// Works under systemd too; in a container, replace the container.
     #[command(after_long_help = text::UPGRADE)]
     Upgrade(query::QueryArgs),
-    /// Check whether the daemon is alive or ready (exit code only)
+    /// Check whether the daemon is alive or ready, by the exit code
     ///
     /// For liveness and readiness probes. Uses the admin socket, which other users of the machine
     /// cannot open.

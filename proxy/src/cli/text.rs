@@ -275,7 +275,7 @@ EXAMPLES:
   meshport health --ready   each service in use has a healthy origin
 
 EXIT CODES:
-  0 yes, 1 no, 6 no daemon answers
+  0 yes, and it prints ok; 1 no; 6 no daemon answers
 ";
 
 pub(super) const RELOAD: &str = "\

@@ -161,7 +161,8 @@ fn clients(run: &Run) -> Numbers {
         let (again, raced) = (sessions.attempts, sessions.hedged);
         let mut words = format!("{opened} opened, {broken} broken");
         if run.outcome.level.knows("sessions.moved") {
-            let tried = format!("{again} attempts after a failure, {raced} raced");
+            let attempts = if again == 1 { "attempt" } else { "attempts" };
+            let tried = format!("{again} {attempts} after a failure, {raced} raced");
             words = format!("{words}, {moved} sent home; {tried}");
         }
         all.push(("sessions", words));

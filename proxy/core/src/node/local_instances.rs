@@ -112,7 +112,7 @@ impl NodeCore {
         let after = service.own_state().filter(|after| Some(*after) != before);
         let Some(state) = after else { return };
         let detail = match state {
-            OriginState::Draining => Some("drained by the operator".to_owned()),
+            OriginState::Draining => Some("drained by its operator".to_owned()),
             _ => self.health(name).map(Health::detail),
         };
         self.discovery.set_service(name.clone(), state, now);

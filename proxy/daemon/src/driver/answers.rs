@@ -339,11 +339,9 @@ impl Driver {
             )));
         };
         if changed {
-            let word = if *draining {
-                "draining: other nodes leave it"
-            } else {
-                "is offered \
-                                                                                 again"
+            let word = match draining {
+                true => "drains: other nodes leave it",
+                false => "is offered again",
             };
             info!(%service, "{} {word}", names::local_instance(service));
         }

@@ -115,7 +115,7 @@ fn on_one_line(error: &Error) -> String {
 /// Logs one line per changed setting.
 fn say(report: &ReloadReport) {
     info!(changed = report.applied.len(), "configuration reloaded");
-    let none = || "(none)".to_owned();
+    let none = || "not set".to_owned();
     for SettingChange { key, old, new } in &report.applied {
         let (old, new) = (old.clone().unwrap_or_else(none), new.clone().unwrap_or_else(none));
         info!(key, old, new, "setting changed");
