@@ -205,7 +205,7 @@ enum Verb {
     /// New sessions go to another origin at once. Each open one gets its turn within its node's
     /// `drain-window` (1m) and then ends at its next pause in traffic (0.2 s, or 2 s while its
     /// client waits for an answer), or after 10 s without one. If no other origin is ready, they
-    /// stay. Lasts until undrain or a restart.
+    /// stay. Lasts until undrain, a restart or an upgrade.
     #[command(after_long_help = text::DRAIN)]
     Drain(drain::DrainArgs),
     /// End a drain: offer this origin again

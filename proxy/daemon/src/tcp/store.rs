@@ -4,10 +4,10 @@
 //! sd_listen_fds(3)) or, as the successor in an upgrade, from this process (`lifecycle::upgrade`).
 //!
 //! systemd has a socket while this node accepts clients on it: an older release could not use a
-//! closed one, which would block its address. At a restart systemd also has one socket through which
-//! the next process takes over everything else (`leave`). From this process, the next one also gets
-//! closed sockets, so that no other user's process can bind their addresses in between. One of the
-//! few files with unsafe code: inherited descriptors are known only by number.
+//! closed one, which would block its address. At a restart systemd also has one socket through
+//! which the next process takes over everything else (`leave`). From this process, the next one
+//! also gets closed sockets, so that no other user's process can bind their addresses in between.
+//! One of the few files with unsafe code: inherited descriptors are known only by number.
 
 use std::env;
 use std::future::pending;
