@@ -179,6 +179,15 @@ impl Route {
         self.first().filter(|candidate| candidate.standing < Standing::Down)
     }
 
+    /// The first candidate if it is known not to be ready, and neither is any other. While the
+    /// preferred one waits for its replacement, another is.
+    pub fn unready_choice(&self) -> Option<&Candidate> {
+        let is_lacking = |it: &Candidate| it.standing >= Standing::Doubtful;
+        let first = self.first().filter(|first| first.standing == Standing::Doubtful)?;
+        let is_known = first.origin.state != OriginState::Unknown;
+        (is_known && self.candidates.iter().all(is_lacking)).then_some(first)
+    }
+
     /// The candidates that new sessions go to as long as they answer.
     pub fn home(&self) -> &[Candidate] {
         &self.candidates[..self.sharing.min(self.candidates.len())]
@@ -345,7 +354,10 @@ fn nearest(
         return (Route::default(), memory.forgotten());
     };
     let Verdict { first, preference, why } = memory.weigh(&candidates, now);
-    let why = why.unwrap_or_else(|| reason(&best));
+    let why = why.unwrap_or_else(|| match first {
+        0 => reason(&best, place(&best)),
+        _ => reason(&candidates[first], "kept"),
+    });
     candidates[..=first].rotate_right(1);
     let width = band.max(candidates[0].cost * band_percent / 100);
     let alone = is_own(&candidates[0]) || candidates[0].standing != best.standing;
@@ -398,7 +410,7 @@ fn pinned(
     let why = match ranks[&first.origin.line] {
         0 => "pinned first".to_owned(),
         rank if rank < list.len() => format!("pinned as number {}", rank + 1),
-        _ => format!("no pinned one is better; {}", reason(first)),
+        _ => format!("no pinned one is better; {}", reason(first, place(first))),
     };
     let preference = memory.settled_on(first, now);
     (Route { candidates, sharing: 1, why, draw: Draw::TwoChoices, by_distance: false }, preference)
@@ -410,8 +422,12 @@ fn pin_rank(origin: &OriginView, list: &[String]) -> usize {
     list.iter().position(is_it).unwrap_or(list.len())
 }
 
-fn reason(best: &Candidate) -> String {
-    let place = if is_own(best) { "this node" } else { "nearest" };
+fn place(candidate: &Candidate) -> &'static str {
+    if is_own(candidate) { "this node" } else { "nearest" }
+}
+
+/// Why a candidate goes first. `place` says why not an equally good one.
+fn reason(best: &Candidate, place: &str) -> String {
     match best.standing {
         Standing::Healthy if is_own(best) => "this node's own".to_owned(),
         Standing::Healthy | Standing::Unproven if best.origin.relaying.is_some() => {

@@ -431,6 +431,7 @@ impl Driver {
                     self.state.journal.note_service(Kind::Route, &service, &said, change.at);
                 }
                 if let Some(sender) = self.outputs.routes.get(&service) {
+                    route_log::readiness(&service, &sender.borrow(), &route);
                     sender.send_replace(route);
                 }
             }

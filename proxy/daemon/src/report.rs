@@ -41,6 +41,7 @@ mod listeners;
 mod members;
 mod offered;
 pub mod onlooker;
+mod readiness;
 mod renewal;
 mod rosters;
 mod samples;
@@ -329,6 +330,7 @@ impl Reporter<'_> {
                 let said = format!("{name}: none of its origins answers, so clients are refused");
                 found.push(NO_ORIGIN_ANSWERS.found(said));
             }
+            found.extend(self.core.route(name).and_then(|route| readiness::finding(name, route)));
             let apart = service.origins.iter().filter(|origin| origin.lacks == BOTH_BEHIND_NAT);
             found.extend(apart.map(|origin| {
                 let who = &origin.who.name;

@@ -423,4 +423,13 @@ catalogue! {
         remedy: "Set `origin` under [service.NAME] to the address of the instance, or renew the \
                  credential without the role",
     }
+    /// All origins answer that they are not ready.
+    NONE_READY: Error "MP311" {
+        title: "none of the origins of a service is ready",
+        healthy: "no service depends on an origin that is not ready",
+        meaning: "New sessions go to one that is not ready, since it may still serve; their \
+                  requests may fail or hang. During the setup of a cluster this is normal",
+        remedy: "`meshport status` on each origin's node names the checks that fail, as does \
+                 `kubectl get --raw '/readyz?verbose'`; if etcd is among them, restore its quorum",
+    }
 }

@@ -82,7 +82,7 @@ pub(super) struct Verdict {
     /// The index of the one that goes first.
     pub(super) first: usize,
     pub(super) preference: Preference,
-    /// Why it is that one, if it is not the best.
+    /// Why it is that one, if it is not the best and its standing does not say it.
     pub(super) why: Option<String>,
 }
 
@@ -115,10 +115,12 @@ impl Preference {
             return Verdict { first: 0, preference, why: None };
         };
         let current = &candidates[place];
+        // What one that is not healthy lacks matters more than distances.
+        let is_healthy = current.standing == Standing::Healthy;
         if place == 0
             || (current.standing == best.standing && !is_gain(&self.damping, current, best))
         {
-            let why = (place > 0).then(|| kept(&self.damping, current, best));
+            let why = (place > 0 && is_healthy).then(|| kept(&self.damping, current, best));
             return Verdict {
                 first: place,
                 preference: Self { better: None, ..self.clone() },
@@ -133,12 +135,12 @@ impl Preference {
         if due > now {
             let name = &best.origin.name;
             let why = if current.standing == best.standing {
-                format!("kept: {name} has not been nearer for long enough")
+                is_healthy.then(|| format!("kept: {name} has not been nearer for long enough"))
             } else {
-                format!("kept: {} just now", current.origin.state)
+                Some(format!("kept: {} just now", current.origin.state))
             };
             let preference = Self { better: Some(Better { since, due }), ..self.clone() };
-            return Verdict { first: place, preference, why: Some(why) };
+            return Verdict { first: place, preference, why };
         }
         let follows = current.standing == best.standing;
         let preference = if follows { self.settled_on(best, now) } else { self.fled_to(best, now) };

@@ -361,6 +361,33 @@ fn a_draining_origin_goes_before_all_that_are_not_ready() {
     assert_eq!(story.first(left(), 750), "cp-2");
 }
 
+/// The preferred origin is no longer the nearest when all turn unready.
+#[test]
+fn that_no_origin_is_ready_is_the_reason_also_where_one_is_kept() {
+    use OriginState::{Draining, Ready, Refusing, Stalled, Unknown, Unready};
+    let mut story = Story::at_home();
+    let all = |one, two, rtt| {
+        [(1, one, 2), (2, two, rtt)]
+            .map(|(it, state, rtt)| origin(it, state, PathView::Up(ms(rtt))))
+    };
+    let mut route = |origins: [OriginView; 2], at_ms| {
+        story.first(origins.to_vec(), at_ms);
+        let now = story.start + ms(at_ms);
+        choose(origins.to_vec(), &nearest_policy(), &story.memory, now).0
+    };
+    let kept = route(all(Unready, Unready, 1), 0);
+    assert_eq!(names(&kept)[0], "cp-1");
+    assert_eq!(kept.why, "kept, though unready: none is ready");
+    let name = |route: &Route| route.unready_choice().map(|it| it.origin.name.clone());
+    assert_eq!(name(&kept).as_deref(), Some("cp-1"));
+    assert_eq!(name(&route(all(Stalled, Refusing, 1), 0)).as_deref(), Some("cp-1"));
+    // It is left after a moment, or serves, or is not known, or none answers.
+    for (one, two) in [(Unready, Ready), (Unready, Draining), (Unknown, Unready)] {
+        assert_eq!(name(&route(all(one, two, 35), 0)), None, "{one} {two}");
+    }
+    assert_eq!(name(&route(all(Refusing, Refusing, 35), 0)), None);
+}
+
 #[test]
 fn the_band_shares_by_two_choices_and_never_leaves_it() {
     let origins = vec![ready(1, 10), ready(2, 11), ready(3, 30)];

@@ -9,7 +9,7 @@ use meshport_config::{Endpoint, Host, NodeId, Revocations, Seed};
 use meshport_core::findings::{
     AUTHORITY_KEY_HERE, BOTH_BEHIND_NAT, CLIENT_OVER_SHARE, CLIENT_RESETS, CREDENTIAL_ENDS,
     DIRECTORY_FULL, EGRESS_UNUSED, EVENTS_NOT_POSTED, FLOOD, Finding, KEY_USED_TWICE, Kind,
-    MANDATE_ENDS, NEEDS_RESTART, NO_ANSWERS, NO_ORIGIN, NO_ORIGIN_ANSWERS, NOT_ALLOWED,
+    MANDATE_ENDS, NEEDS_RESTART, NO_ANSWERS, NO_ORIGIN, NO_ORIGIN_ANSWERS, NONE_READY, NOT_ALLOWED,
     OFFERS_NOTHING, OVERLOADED, PROBE_REFUSED, RENEWAL_FAILS, ROLE_MISSING, ROSTER_DIFFERS,
     SAME_NAMES, SECRET_LAGGING, SEED_NAME, SEED_SILENT, SESSIONS_FULL, STATE_NOT_STORED, STOPPING,
     UNKNOWN_MESSAGES, VIRTUAL_ADDRESS_ALONE, VIRTUAL_ADDRESS_OBSTACLE, WRONG_CLOCK,
@@ -25,7 +25,7 @@ use meshport_daemon::admin::api::PeerRow;
 use meshport_daemon::findings;
 
 /// The kinds that only the daemon can detect.
-const REPORTED: [&Kind; 27] = [
+const REPORTED: [&Kind; 28] = [
     &BOTH_BEHIND_NAT,
     &NEEDS_RESTART,
     &STOPPING,
@@ -53,6 +53,7 @@ const REPORTED: [&Kind; 27] = [
     &NO_ORIGIN_ANSWERS,
     &NOT_ALLOWED,
     &OFFERS_NOTHING,
+    &NONE_READY,
 ];
 /// How long to wait for an ICMP refusal of a datagram: two round trips around the world.
 const REFUSAL: Duration = Duration::from_millis(600);
