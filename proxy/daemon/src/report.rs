@@ -119,9 +119,8 @@ impl Reporter<'_> {
             let credential = entry.map(|entry| &entry.credential).or(shown.as_ref());
             let unknown = if leaf { "leaf" } else { "unknown" };
             let rtt = self.core.discovery().paths().get(&peer.node).and_then(|path| path.rtt);
-            let is_apart = !peer.session && self.core.discovery().both_behind_nat(&peer.node);
             PeerRow {
-                lacks: is_apart.then(|| BOTH_BEHIND_NAT_REMEDY.into()),
+                lacks: if peer.session { None } else { self.apart(&peer.node) },
                 way_back: credential.and_then(|it| self.way_back_to(it)),
                 node: peer.node,
                 name: credential.map(|credential| credential.name.clone()),
@@ -180,6 +179,29 @@ impl Reporter<'_> {
     /// A node's name, or the short form of its id while the name is unknown.
     pub(crate) fn name(&self, node: &NodeId) -> String {
         name(self.core, node)
+    }
+
+    /// Why there is no direct path to a node, if known.
+    pub(crate) fn apart(&self, node: &NodeId) -> Option<String> {
+        if let Some(relay) = self.relay_to(node) {
+            return Some(format!("no direct path: sessions go through {}", self.name(&relay)));
+        }
+        let is_apart = self.core.discovery().both_behind_nat(node);
+        is_apart.then(|| BOTH_BEHIND_NAT_REMEDY.into())
+    }
+
+    /// The relay that carries sessions to a node, if its direct path is dead.
+    fn relay_to(&self, node: &NodeId) -> Option<NodeId> {
+        let routes = self.core.services().filter_map(|name| self.core.route(name));
+        let mut candidates = routes.flat_map(|route| &route.candidates);
+        candidates.find_map(|candidate| match candidate.origin.line {
+            Line::Relayed { origin, relay } if origin == *node => {
+                let is_used = candidate.standing < Standing::Down
+                    && candidate.origin.relaying.is_some_and(|it| it.direct_dead);
+                is_used.then_some(relay)
+            }
+            _ => None,
+        })
     }
 
     /// A line as described in logs.

@@ -9,7 +9,6 @@ use meshport_config::{
 };
 use meshport_core::ledger::Side;
 use meshport_core::names;
-use meshport_core::reach::BOTH_BEHIND_NAT_REMEDY;
 use meshport_discovery::OriginState;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
@@ -298,8 +297,7 @@ impl Answer for PingRequest {
     fn answer(self, driver: &mut Driver, to: Asker<Self::Reply>) {
         match driver.reporter().find(&self.target) {
             Ok(who) => {
-                let lacks = driver.core.discovery().both_behind_nat(&who.node);
-                let lacks = lacks.then(|| BOTH_BEHIND_NAT_REMEDY.to_owned());
+                let lacks = driver.reporter().apart(&who.node);
                 ping::start(driver.mesh.clone(), who, lacks, self.count, to);
             }
             Err(error) => drop(to.send(Err(error))),
