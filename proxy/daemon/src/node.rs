@@ -161,7 +161,7 @@ impl Node {
         process: Process,
     ) -> Result<Self, Error> {
         let (seeds, seed_names) = seeds::split(env.seeds);
-        let [mesh_seed, core_seed] = random::two_seeds(env.seed);
+        let [mesh_seed, core_seed, ticket_seed] = random::seeds(env.seed);
         let started = assemble::start_mesh(settings, identity, env.shards, mesh_seed)?;
         let (mesh, Incoming { events, streams, others }) = started;
         let sessions = Sessions::within(descriptors::for_sessions(&env.host));
@@ -187,8 +187,13 @@ impl Node {
         locate(settings, &mut driver, &seeds, env.directory.as_deref());
 
         let Channels { questions, commands, findings, credential, revocations, .. } = channels;
-        let context =
-            Context { mesh: mesh.clone(), host: env.host, sessions: sessions.clone(), findings };
+        let context = Context {
+            mesh: mesh.clone(),
+            host: env.host,
+            sessions: sessions.clone(),
+            findings,
+            first_ticket: random::number(ticket_seed),
+        };
         let (limits, listeners) = services.serve(settings, &context, &mut driver);
         let exposed = driver.state.process.exposures.start(prepared, settings);
         let (offers, offered) = watch::channel(Arc::new(assemble::offers(settings)));

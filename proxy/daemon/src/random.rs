@@ -15,10 +15,15 @@ pub(crate) fn seed() -> Result<[u8; 32], Error> {
     Ok(seed)
 }
 
-/// Two independent seeds from one.
-pub(crate) fn two_seeds(seed: [u8; 32]) -> [[u8; 32]; 2] {
+/// A number from a seed.
+pub(crate) fn number(seed: [u8; 32]) -> u64 {
+    StdRng::from_seed(seed).next_u64()
+}
+
+/// Independent seeds from one.
+pub(crate) fn seeds<const COUNT: usize>(seed: [u8; 32]) -> [[u8; 32]; COUNT] {
     let mut random = StdRng::from_seed(seed);
-    [(); 2].map(|()| {
+    [(); COUNT].map(|()| {
         let mut seed = [0; 32];
         random.fill_bytes(&mut seed);
         seed

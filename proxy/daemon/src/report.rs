@@ -228,8 +228,10 @@ impl Reporter<'_> {
             why: route.why.clone(),
             since_s: self.core.preferred_since(name).map_or(0, |since| age_s(since, now)),
         });
+        let sharing = if chosen.is_some() { route.home().len() } else { 0 };
         let place = |(at, candidate): (usize, &Candidate)| OriginStatus {
             chosen: at == 0 && chosen.is_some(),
+            shares: sharing > 1 && at < sharing,
             ..self.origin(name, candidate, now)
         };
         ServiceStatus {
@@ -273,6 +275,7 @@ impl Reporter<'_> {
             sessions: self.state.sessions.count_line(service, Side::Client, origin.line),
             usable: candidate.standing < Standing::Down,
             chosen: false,
+            shares: false,
             lacks: self.lacks(service, candidate, path.map(|path| age_s(path.since, now))),
         }
     }

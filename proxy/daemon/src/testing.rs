@@ -129,7 +129,7 @@ pub(crate) fn ingress(
     let limits =
         SessionLimits { connect, max_sessions: 10_000, local_instance: Some(own.to_owned()) };
     let (mesh, findings) = (near.mesh.clone(), mpsc::channel(1).0);
-    let context = Context { mesh, host, sessions: Sessions::default(), findings };
+    let context = Context { mesh, host, sessions: Sessions::default(), findings, first_ticket: 0 };
     let limits = watch::channel(Arc::new(limits)).1;
     (Arc::new(Ingress::new(context, service(), routes, limits)), sender)
 }

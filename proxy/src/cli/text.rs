@@ -217,6 +217,7 @@ EXAMPLES:
 
 COLUMNS:
   *          the origin of new sessions
+  +          shares new sessions with it
   STANDING   healthy, or else, from better to worse:
              unproven   ready, but its path is not measured or its relay not
                         proven yet

@@ -328,6 +328,10 @@ pub struct OriginStatus {
     pub usable: bool,
     /// Whether it is the first choice.
     pub chosen: bool,
+    /// Whether new sessions are shared among it and other origins: those within `band` of the first
+    /// choice, or as `policy` says.
+    #[serde(default)]
+    pub shares: bool,
     /// Its problem; empty if it is healthy: "path lost 12 s ago", "connection refused".
     pub lacks: String,
 }

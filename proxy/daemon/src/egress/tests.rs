@@ -68,7 +68,7 @@ fn egress(
     Egress {
         // Members' queries get no answer.
         asked: Handle::new(mpsc::channel(1).0),
-        context: Context { mesh, host: Host::Kernel, sessions, findings },
+        context: Context { mesh, host: Host::Kernel, sessions, findings, first_ticket: 0 },
         credential: watch::channel(Arc::new(credential(2, roles))).1,
         audit: Audit::default(),
         offers,

@@ -156,7 +156,7 @@ impl Leaf {
         findings::warn_of_few_descriptors(&settings);
         // Nodes may not open streams to a leaf: without a queue, incoming ones are rejected.
         let shards = assemble::bind_mesh(&settings, 1)?;
-        let [mesh_seed, core_seed] = random::two_seeds(random::seed()?);
+        let [mesh_seed, core_seed, ticket_seed] = random::seeds(random::seed()?);
         let started = assemble::start_mesh(&settings, &identity, shards, mesh_seed)?;
         let (mesh, Incoming { events, .. }) = started;
         let sessions = Sessions::default();
@@ -181,7 +181,13 @@ impl Leaf {
         node::restore(directory.as_deref(), &mut driver.core);
         let plain = seeds.iter().map(|seed| (seed.node, endpoints::plain(&seed.endpoints)));
         driver.execute(Command::Seeds(plain.collect()));
-        let context = Context { mesh: mesh.clone(), host: Host::Kernel, sessions, findings };
+        let context = Context {
+            mesh: mesh.clone(),
+            host: Host::Kernel,
+            sessions,
+            findings,
+            first_ticket: random::number(ticket_seed),
+        };
         let (_limits, listeners) = services.serve(&settings, &context, &mut driver);
         let listeners = listeners.into_inner().expect("nobody has locked it yet");
         let routes = driver.outputs.routes[&service].subscribe();

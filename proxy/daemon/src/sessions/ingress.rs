@@ -44,7 +44,6 @@ const TRIAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum candidates tried at once, best first: more than a working mesh needs.
 const MAX_TRIALS: usize = 32;
-
 /// Maximum findings of sessions queued for the driver. Beyond that, further ones add nothing new.
 pub(crate) const MAX_FINDINGS: usize = 256;
 
@@ -82,6 +81,8 @@ pub(crate) struct Context {
     pub(crate) host: Host,
     pub(crate) sessions: Sessions,
     pub(crate) findings: mpsc::Sender<Finding>,
+    /// Random: nodes that start together must not all draw the same.
+    pub(crate) first_ticket: u64,
 }
 
 impl Context {
@@ -114,8 +115,7 @@ pub(crate) struct Ingress {
     pub(crate) totals: Arc<Totals>,
     pub(crate) pacing: Arc<Pacing>,
     searches: Mutex<Searches>,
-    /// Random draws for the power of two choices, and turns for `spread`. A Weyl sequence: each
-    /// ticket is new, and all bits of its mix are used.
+    /// Draws and turns. A Weyl sequence: each ticket is new, and all bits of its mix are used.
     tickets: AtomicU64,
     /// The shares of clients in `max-sessions`.
     pub(crate) quota: Mutex<Quota<ClientId>>,
@@ -130,6 +130,7 @@ impl Ingress {
     ) -> Self {
         let totals = context.sessions.totals(&service);
         Self {
+            tickets: AtomicU64::new(context.first_ticket),
             context,
             service,
             route,
@@ -137,7 +138,6 @@ impl Ingress {
             totals,
             pacing: Pacing::new(),
             searches: Mutex::default(),
-            tickets: AtomicU64::new(0),
             quota: Mutex::default(),
         }
     }

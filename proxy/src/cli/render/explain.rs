@@ -1,6 +1,6 @@
 //! `meshport explain`: why sessions go where they go.
 
-use super::status::{origin_place, path};
+use super::status::{mark, origin_place, path, shared_with};
 use super::style::{Style, Tone};
 use super::table::{Cell, Column, Table, left, right, toned, wrapped};
 use meshport_core::reach::{BOTH_BEHIND_NAT, BOTH_BEHIND_NAT_REMEDY};
@@ -43,7 +43,8 @@ fn block(explanation: &Explanation, whole: &Explanation, style: Style) -> String
     let choice = match chosen {
         Some(chosen) => {
             let place = origin_place(&chosen.who);
-            format!("{place}: {}, for {}", chosen.why, age(chosen.since_s))
+            let shared = shared_with(policy, whole.candidates.iter().map(|it| &it.status));
+            format!("{place}: {}, for {}{shared}", chosen.why, age(chosen.since_s))
         }
         None => "no origin can be used".into(),
     };
@@ -83,7 +84,7 @@ fn table(candidates: &[CandidateFacts], style: Style) -> String {
         let status = &candidate.status;
         let measured = status.rtt_ms.is_some() || status.path == "own";
         table.row([
-            if status.chosen { "*" } else { "" }.into(),
+            mark(status).into(),
             status.who.name.as_str().into(),
             status.who.site_or_dash().into(),
             Cell::new(candidate.standing.as_str(), of_standing(&candidate.standing)),
@@ -139,6 +140,7 @@ fn compared(candidate: &CandidateFacts, first: &CandidateFacts) -> String {
     let name = short_place(&first.status.who);
     match () {
         () if candidate.status.chosen => "chosen".into(),
+        () if candidate.status.shares => "shares new sessions".into(),
         () if first.standing != candidate.standing => "no problem".into(),
         () if more >= 0.0 => format!("costs {} more than {name}", milliseconds(more)),
         () => {
@@ -266,6 +268,19 @@ used recently
     2h 6m  none  cp-2  first known
 ";
         assert_eq!(after, expected);
+    }
+
+    #[test]
+    fn an_origin_that_shares_new_sessions_is_named_and_marked() {
+        let mut sample = sample();
+        for candidate in &mut sample.candidates[..2] {
+            candidate.status.shares = true;
+        }
+        let text = explain(&[sample], &[], None);
+        let title = "nearest ready, for 2h 5m; shares new sessions with cp-2\n";
+        assert!(text.contains(title), "{text}");
+        assert!(text.contains("  +  cp-2 ") && text.contains("  *  cp-1 "), "{text}");
+        assert!(text.contains("cp-2: reported ready for 2h 5m; shares new sessions; "), "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `meshport routes`: per service, the order in which a new session would try the origins.
 
-use super::status::{lacks, path, title};
+use super::status::{lacks, path, sharing, title};
 use super::style::{Style, of_state};
 use super::table::{Cell, Column, Table, left, right, wrapped};
 use meshport_core::units::milliseconds;
@@ -60,9 +60,9 @@ fn why(service: &ServiceStatus, origin: &OriginStatus) -> String {
     let first = service.origins.iter().find(|it| it.chosen);
     let (Some(first), Some(chosen)) = (first, &service.chosen) else { return origin.lacks.clone() };
     match () {
-        () if origin.chosen => chosen.why.clone(),
+        () if origin.chosen => format!("{}{}", chosen.why, sharing(service)),
         () if !origin.lacks.is_empty() => origin.lacks.clone(),
-        () if service.policy == "spread" => "shares sessions".into(),
+        () if origin.shares => "shares new sessions".into(),
         () => distance(first, origin).unwrap_or_else(|| "as good, and next in order".into()),
     }
 }

@@ -25,6 +25,8 @@ const ORIGINS: [Column; 9] = [
 ];
 const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("STATE", 0), left("FOR", 0)];
 
+/// Origins named as sharing new sessions with the first one; the others are counted.
+const MAX_SHARING: usize = 4;
 /// The title of the warnings, which come last.
 pub(crate) const WARNINGS: &str = "Warnings";
 
@@ -251,14 +253,37 @@ fn first_choice(service: &ServiceStatus) -> (String, Tone) {
             let place = origin_place(&chosen.who);
             let healthy = service.origins.iter().any(|it| it.chosen && it.lacks.is_empty());
             let tone = if healthy { Tone::Plain } else { Tone::Warn };
-            let text =
-                format!("uses {place}{distance}: {}, for {}", chosen.why, age(chosen.since_s));
+            let (why, since) = (&chosen.why, age(chosen.since_s));
+            let shared = sharing(service);
+            let text = format!("uses {place}{distance}: {why}, for {since}{shared}");
             (text, tone)
         }
         None if service.origins.is_empty() => ("uses no origin: none is known".into(), Tone::Bad),
         None => {
             let all = service.origins.len();
             (format!("uses no origin: none of {all} is usable"), Tone::Bad)
+        }
+    }
+}
+
+/// The origins that share new sessions with the first choice because they are as near.
+pub(super) fn sharing(service: &ServiceStatus) -> String {
+    shared_with(&service.policy, service.origins.iter())
+}
+
+/// As [`sharing`], of these origins. Under the other policies, the reason of the choice says it.
+pub(super) fn shared_with<'a>(
+    policy: &str,
+    origins: impl Iterator<Item = &'a OriginStatus>,
+) -> String {
+    let others = origins.filter(|it| it.shares && !it.chosen && policy == "nearest");
+    let names: Vec<&str> = others.map(|it| it.who.name.as_str()).collect();
+    match names.len() {
+        0 => String::new(),
+        1..=MAX_SHARING => format!("; shares new sessions with {}", names.join(", ")),
+        all => {
+            let shown = names[..MAX_SHARING].join(", ");
+            format!("; shares new sessions with {shown} and {} more", all - MAX_SHARING)
         }
     }
 }
@@ -287,7 +312,7 @@ fn offered(offering: &Offering) -> String {
 
 fn origin_row(origin: &OriginStatus) -> [Cell; 9] {
     [
-        if origin.chosen { "*" } else { "" }.into(),
+        mark(origin).into(),
         origin.who.name.as_str().into(),
         origin.who.site_or_dash().into(),
         Cell::new(origin.state.as_str(), of_state(&origin.state)),
@@ -297,6 +322,15 @@ fn origin_row(origin: &OriginStatus) -> [Cell; 9] {
         age(origin.state_since_s).into(),
         lacks(origin, origin.lacks.as_str()),
     ]
+}
+
+/// Whether new sessions go to an origin.
+pub(super) fn mark(origin: &OriginStatus) -> &'static str {
+    match (origin.chosen, origin.shares) {
+        (true, _) => "*",
+        (false, true) => "+",
+        (false, false) => "",
+    }
 }
 
 /// What an origin lacks, in the colour of its consequence.

@@ -40,6 +40,7 @@ fn origin(name: &str, site: &str, number: u8) -> OriginStatus {
         sessions: 0,
         usable: true,
         chosen: false,
+        shares: false,
         lacks: String::new(),
     }
 }
@@ -172,6 +173,35 @@ fn an_offered_service_is_shown_with_its_instances() {
                   \noffered web, to site:fra, for 42s unless renewed\n  \
                   2 instances: 10.1.0.1:80, 10.1.0.2:80\n";
     assert!(text.contains(blocks), "{text}");
+}
+
+/// Control planes of one site are about as near.
+#[test]
+fn origins_that_share_new_sessions_are_named() {
+    let mut sample = service();
+    for (place, rtt_ms) in [(0, 0.42), (1, 0.40)] {
+        sample.origins[place].shares = true;
+        sample.origins[place].rtt_ms = Some(rtt_ms);
+    }
+    let said = routes(&[sample.clone()], None);
+    assert!(said.contains("nearest ready; shares new sessions with cp-2\n"), "{said}");
+    assert!(said.contains("shares new sessions\n") && !said.contains("nearer by"), "{said}");
+    let shown = |service: ServiceStatus| {
+        status(&Status { services: vec![service], ..self::sample() }, 1_000_000, None)
+    };
+    let text = shown(sample.clone());
+    let uses = "nearest ready, for 2h 5m; shares new sessions with cp-2\n";
+    assert!(text.contains(uses) && text.contains("\n  +  cp-2 "), "{text}");
+    // The reason of the choice says it.
+    let spread = ServiceStatus { policy: "spread".into(), ..sample.clone() };
+    assert!(!shown(spread).contains("shares new sessions"));
+    let more = (4..9).map(|number| OriginStatus {
+        shares: true,
+        ..origin(&format!("cp-{number}"), "fra", number)
+    });
+    sample.origins.extend(more);
+    let text = shown(sample);
+    assert!(text.contains("with cp-2, cp-4, cp-5, cp-6 and 2 more\n"), "{text}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn ingress(near: &Node, far: NodeId) -> (Ingress, watch::Sender<Arc<Route>>) {
     let mesh = near.mesh.clone();
     let (findings, _) = mpsc::channel(1);
     let (host, sessions) = (Host::Kernel, Sessions::default());
-    let context = Context { mesh, host, sessions, findings };
+    let context = Context { mesh, host, sessions, findings, first_ticket: 0 };
     (Ingress::new(context, service(), routes, limits), sender)
 }
 
@@ -198,6 +198,20 @@ async fn a_failed_trial_is_not_the_end_once_the_route_is_usable() {
     routes.send_replace(route(node, PathView::Dead));
     drop(far.incoming.streams.recv().await.expect("another trial"));
     timeout(SOON, end).await.expect("nobody answers").expect("no panic");
+}
+
+/// Nodes that start together must not all send their first sessions to one origin.
+#[tokio::test]
+async fn the_first_draw_of_a_node_is_random() {
+    let (near, far) = pair();
+    let (ingress, _routes) = ingress(&near, far.mesh.node_id());
+    let first = |first_ticket| {
+        let context = Context { first_ticket, ..ingress.context.clone() };
+        let (route, limits) = (ingress.route.clone(), ingress.limits.clone());
+        let node = Ingress::new(context, service(), route, limits);
+        node.ticket(&ingress.route.borrow(), || 0)
+    };
+    assert_eq!([first(1), first(7)], [1, 7]);
 }
 
 #[tokio::test]
