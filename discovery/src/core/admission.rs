@@ -61,6 +61,11 @@ impl Discovery {
         self.outbox.report(Event::Forgotten(node));
     }
 
+    /// Whether members were set aside because their credential is not valid by the clock.
+    pub fn has_ended(&self) -> bool {
+        self.ended.records().next().is_some()
+    }
+
     /// The clock was set: members whose credential is valid after all are known again.
     fn take_back(&mut self, now: Instant) {
         for (node, record) in self.ended.take_valid(self.clock.wall) {

@@ -9,6 +9,9 @@
 //! that it had before it went back, or when a verified credential begins after the believed time
 //! and not after the clock's. Only a time that had gone on for an hour is returned to, and none
 //! such is given up for a credential: the clock of the one who signed it may have been ahead.
+//!
+//! A jump ahead that is believed only because it lasted is remembered for an hour, or until the
+//! clock goes back: if all members have expired by it, the clock is wrong rather than they.
 
 use std::time::{Duration, Instant};
 
@@ -33,6 +36,16 @@ pub struct Believed {
     /// The latest start of a verified credential, less the skew that clocks are allowed.
     at_least: UnixSeconds,
     lead: Option<Lead>,
+    jumped: Option<Jump>,
+}
+
+/// A jump ahead that is believed because it lasted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Jump {
+    /// How far, in all.
+    pub by: Duration,
+    /// When the first was, by the former time.
+    pub at: UnixSeconds,
 }
 
 /// A clock that is ahead.
@@ -45,7 +58,13 @@ struct Lead {
 impl Believed {
     /// Believes the first reading.
     pub const fn new() -> Self {
-        Self { last: None, since: None, before: None, at_least: UnixSeconds(0), lead: None }
+        let (last, since, before, lead, jumped) = (None, None, None, None, None);
+        Self { last, since, before, at_least: UnixSeconds(0), lead, jumped }
+    }
+
+    /// The jumps ahead of the last hour, in one, if nothing but their lasting speaks for them.
+    pub fn jumped(&self) -> Option<Jump> {
+        self.jumped
     }
 
     /// How far the clock is ahead of the believed time; `None` if it is believed.
@@ -68,7 +87,9 @@ impl Believed {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= TRUSTED;
         let is_trusted = self.since.is_some_and(is_old);
         self.before = self.before.filter(|(_, at)| !is_old(*at));
+        self.jumped = self.jumped.filter(|_| !is_trusted);
         if wall + MAX_GAIN < expected {
+            self.jumped = self.jumped.filter(|it| expected - wall < it.by / 2);
             if is_trusted {
                 self.before = Some((expected, now));
             }
@@ -81,8 +102,12 @@ impl Believed {
         let is_behind = (expected.as_secs() + 1..=wall.as_secs()).contains(&self.at_least.0);
         let lead = self.doubt(wall - expected, now);
         let lasts = now.saturating_duration_since(lead.since) >= DOUBT;
-        if returns || (is_behind && !is_trusted) || lasts {
-            self.before = None;
+        let is_right = returns || (is_behind && !is_trusted);
+        if is_right || lasts {
+            let begun = expected.saturating_sub(now.saturating_duration_since(lead.since));
+            let new = Jump { by: lead.by, at: UnixSeconds(begun.as_secs()) };
+            let all = self.jumped.map_or(new, |it| Jump { by: it.by + new.by, ..it });
+            (self.before, self.jumped) = (None, (!is_right).then_some(all));
             return self.jump(wall, now);
         }
         UnixSeconds(expected.as_secs())
@@ -147,6 +172,28 @@ mod tests {
             believed(&[(0, jump), (1, jump), (2, -jump), (3, 0)]),
             [jump, jump, -jump, -jump]
         );
+    }
+
+    #[test]
+    fn a_jump_is_remembered_for_an_hour_unless_the_clock_goes_back() {
+        let jumped = |readings: &[(u64, u64)]| {
+            let (begin, mut believed) = (Instant::now(), Believed::new());
+            for (second, ahead) in readings {
+                let wall = Duration::from_secs(BEGIN_S + second + ahead);
+                believed.handle_reading(wall, begin + Duration::from_secs(*second));
+            }
+            believed.jumped().map(|it| (it.by.as_secs(), it.at.0 - BEGIN_S))
+        };
+        let (jump, h) = (400 * DAY_S, TRUSTED.as_secs());
+        assert_eq!(jumped(&[(0, jump), (60, jump)]), None, "the first is believed");
+        assert_eq!(jumped(&[(0, 0), (1, jump), (30, jump)]), None, "not believed yet");
+        let stays = [(0, 0), (1, jump), (31, jump)];
+        assert_eq!(jumped(&stays), Some((jump, 1)));
+        let then = |more: &[(u64, u64)]| jumped(&[&stays, more].concat());
+        assert_eq!(then(&[(40, jump - 60), (h + 30, jump - 60)]), Some((jump, 1)), "a small step");
+        assert_eq!(then(&[(40, 0)]), None);
+        assert_eq!(then(&[(h + 31, jump)]), None);
+        assert_eq!(then(&[(40, jump + 60), (70, jump + 60)]), Some((jump + 60, 1)), "two jumps");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use meshport_config::UnixSeconds;
-use meshport_core::believed::{Believed, DOUBT};
+use meshport_core::believed::{Believed, DOUBT, Jump};
 use meshport_core::vip::boot_time::BootTime;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{info, warn};
@@ -42,7 +42,7 @@ pub fn wall() -> UnixSeconds {
     let mut believed = BELIEVED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = believed.lead();
     let time = believed.handle_reading(since_1970(), Instant::now() + suspended());
-    let after = believed.lead();
+    let (after, jumped) = (believed.lead(), believed.jumped());
     drop(believed);
     match (before, after) {
         (None, Some(lead)) => warn!(
@@ -51,10 +51,19 @@ pub fn wall() -> UnixSeconds {
              the jump has lasted for {} s",
             DOUBT.as_secs()
         ),
+        (Some(_), None) if jumped.is_some() => {
+            warn!("the system clock stays ahead; credentials are checked against it from now on");
+        }
         (Some(_), None) => info!("the system clock is believed again"),
         _ => {}
     }
     time
+}
+
+/// The jumps ahead of the last hour that the clock has not taken back.
+pub(crate) fn jumped() -> Option<Jump> {
+    wall();
+    BELIEVED.lock().unwrap_or_else(PoisonError::into_inner).jumped()
 }
 
 /// Wall time since 1970 in full precision; only to notice that the clock has jumped.

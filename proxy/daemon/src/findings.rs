@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use meshport_config::{Credential, MAX_CLOCK_SKEW_S, Role, ServiceName, Settings, UnixSeconds};
+use meshport_core::believed::Jump;
 use meshport_core::findings::{
     AUTHORITY_KEY_HERE, CREDENTIAL_ENDS, FEW_DESCRIPTORS, Finding, ROLE_MISSING, WRONG_CLOCK,
 };
@@ -26,18 +27,32 @@ pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
              valid before {from}"
         )));
     }
-    let left_s = own.expires_at.seconds_since(now);
-    let (days, hours) = (left_s / DAY_S, left_s % DAY_S / 3600);
+    let left = days(own.expires_at.seconds_since(now));
     match Validity::of_node(own, now) {
         Validity::Ended => {
             let ended = "this node's credential has expired and other nodes refuse it";
             Some(CREDENTIAL_ENDS.broken(ended))
         }
-        Validity::EndsSoon => Some(
-            CREDENTIAL_ENDS.found(format!("this node's credential expires in {days} d {hours} h")),
-        ),
+        Validity::EndsSoon => {
+            Some(CREDENTIAL_ENDS.found(format!("this node's credential expires in {left}")))
+        }
         Validity::Valid | Validity::Revoked => None,
     }
+}
+
+/// The finding about a clock that jumped ahead, past the end of all members' credentials.
+pub(crate) fn of_jump(jump: Jump) -> Finding {
+    WRONG_CLOCK.found(format!(
+        "this machine's clock jumped ahead by {} at {}; by it, the credentials of all other \
+         members have expired",
+        // To the hour.
+        days(jump.by.as_secs() + 30 * 60),
+        jump.at
+    ))
+}
+
+fn days(seconds: u64) -> String {
+    format!("{} d {} h", seconds / DAY_S, seconds % DAY_S / 3600)
 }
 
 /// This node's credential lacks the role for the origin it is configured to offer.

@@ -39,6 +39,8 @@ pub(crate) enum IdentityError {
     Mesh(#[from] MeshError),
     #[error("another change is being written; try again")]
     Busy,
+    #[error("{0}. Correct the clock; if it is right, restart this daemon first")]
+    Clock(String),
 }
 
 /// The admin interface answers with text.

@@ -326,9 +326,8 @@ impl Reporter<'_> {
         now: Instant,
     ) -> Vec<Finding> {
         let mut found = Vec::new();
-        let is_me = |(node, _): (&NodeId, &Entry)| *node == self.state.identity.me.node;
-        let alone = self.core.discovery().directory().iter().all(is_me);
-        if alone {
+        let (alone, wrong_clock) = (self.is_alone(), self.wrong_clock());
+        if alone && wrong_clock.is_none() {
             found
                 .push(SEED_SILENT.broken("no other node has answered yet: normal until one joins"));
         }
@@ -386,7 +385,11 @@ impl Reporter<'_> {
         found.extend(self.unused_way_back(now));
         found.extend(self.same_names());
         found.extend(secret::finding(secret));
-        found.extend(self.renewal_findings(clock::wall()));
+        match wrong_clock {
+            // By the right clock, they may all be wrong.
+            Some(wrong) => found.push(wrong),
+            None => found.extend(self.renewal_findings(clock::wall())),
+        }
         found.extend(
             self.state.process.authority_key.as_deref().and_then(findings::of_authority_key),
         );

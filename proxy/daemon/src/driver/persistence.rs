@@ -139,6 +139,10 @@ impl Driver {
         }
         let is_new = judged?;
         if is_new {
+            // Other members would refuse it, and so would this node once its clock is right.
+            if let Some(wrong) = self.reporter().wrong_clock() {
+                return Err(IdentityError::Clock(wrong.detail));
+            }
             self.mesh.check_credential(next)?;
         }
         Ok(is_new)

@@ -1,8 +1,9 @@
-//! Whether this machine's own network is at fault when no member answers.
+//! Whether this machine's own network or clock is at fault when no member answers.
 
 use meshport_discovery::{Liveness, PathState};
 
 use super::Reporter;
+use crate::{clock, findings};
 use meshport_core::findings::{Finding, NO_ANSWERS};
 
 /// Minimum number of dead paths: a single one may be that member's fault.
@@ -36,6 +37,18 @@ impl Reporter<'_> {
             }
         }
         others.finding(self.state.process.mesh_listen.port())
+    }
+
+    /// Whether no other member is known, neither up nor down.
+    pub(super) fn is_alone(&self) -> bool {
+        let me = self.state.identity.me.node;
+        self.core.discovery().directory().iter().all(|(node, _)| *node == me)
+    }
+
+    /// Whether this machine's clock jumped ahead and all other members have expired by it.
+    pub(crate) fn wrong_clock(&self) -> Option<Finding> {
+        let is_alone = self.is_alone() && self.core.discovery().has_ended();
+        clock::jumped().filter(|_| is_alone).map(findings::of_jump)
     }
 }
 

@@ -38,11 +38,17 @@ impl Clock {
         fs::write(&self.0, format!("{offset}\n")).expect("the world's folder can be written");
     }
 
-    fn start(&self, world: &World, node: &str) -> Process {
+    /// A command of a node by this clock.
+    fn command(&self, world: &World, node: &str, verb: &str) -> Command {
         let mut command = Command::new(meshport());
-        command.arg("run").arg("--config").arg(world.path(&format!("{node}.toml")));
+        command.arg(verb).arg("--config").arg(world.path(&format!("{node}.toml")));
         command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", &self.0);
         command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        command
+    }
+
+    fn start(&self, world: &World, node: &str) -> Process {
+        let mut command = self.command(world, node, "run");
         Process::start(node, &mut command, &world.path(&format!("{node}-clock.log")))
     }
 }
@@ -142,6 +148,20 @@ fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
         wait::pace(&mut next, Duration::from_secs(1));
         world.at("worker-b").alive() == 1
     });
+    let status = world.at("worker-b").status().expect("it answers");
+    let found = status["findings"].as_array().expect("findings");
+    println!("{found:?}");
+    let ids: Vec<_> = found.iter().map(|it| it["id"].as_str().unwrap_or_default()).collect();
+    assert_eq!(ids, ["MP103"], "the clock alone is accused");
+    // What it signs now would outlast the mistake.
+    let authority = world.at("cp-a").state().join("authority.key");
+    for verb in ["renew", "rotate-key"] {
+        let mut command = clock.command(&world, "worker-b", verb);
+        let output = command.arg("--authority").arg(&authority).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        println!("{said}");
+        assert!(!output.status.success() && said.contains("clock jumped ahead by 400 d"), "{said}");
+    }
     clock.set("+0d");
     let begun = wait::now();
     wait::until("it serves, and both know each other", SOON, || {
