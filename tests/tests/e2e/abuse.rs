@@ -218,6 +218,30 @@ fn a_node_that_opens_all_it_can_leaves_room_at_an_origin_with_few_descriptors() 
 }
 
 #[test]
+fn a_user_that_opens_all_it_can_leaves_room_at_its_node_with_few_descriptors() {
+    let mut world = two_nodes_with_an_echo();
+    world.kill("worker-b");
+    let daemon = with_few_descriptors(&world, "worker-b");
+    let local = world.at("worker-b").local;
+    serves_again(&world, local);
+    let connect = |_| TcpStream::connect(local).expect("the local address is open");
+    let crowd: Vec<TcpStream> = (0..2 * FEW).map(connect).collect();
+    for mut client in &crowd {
+        // Looks like TLS, so that the origin is dialled for it. Those without a place are reset.
+        let _ = client.write_all(b"\x16\x03\x01\x02\x00\x01");
+    }
+    let mut next = wait::now();
+    wait::throughout("it answers its operator", CROWDED, || {
+        wait::pace(&mut next, Duration::from_millis(200));
+        world.at("worker-b").status().is_some()
+    });
+    let told = daemon.output();
+    assert!(!told.contains("Too many open files"), "{told}");
+    drop(crowd);
+    serves_again(&world, local);
+}
+
+#[test]
 fn a_daemon_with_little_memory_left_serves_many_clients() {
     let mut world = two_nodes();
     for node in ["cp-a", "worker-b"] {

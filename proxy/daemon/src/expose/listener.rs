@@ -19,6 +19,7 @@ use crate::sessions::claim::{Claim, Loss, Place};
 use crate::sessions::client::ClientId;
 use crate::sessions::exposed::ListenerTotals;
 use crate::sessions::ingress::Ingress;
+use crate::sessions::listen::LastLogged;
 use crate::tcp::{Closed, Listener, store};
 
 /// Connections younger than this may be short requests; older ones are long-lived.
@@ -264,7 +265,7 @@ async fn serve_at(
 
 /// Accepts clients until none of its services may be reachable.
 async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) {
-    let mut complained = false;
+    let mut logged = None;
     loop {
         let exposed = owner.borrow_and_update().clone();
         let mut configs = exposed.config.subscribe();
@@ -274,11 +275,10 @@ async fn accept(listener: &Listener, owner: &mut watch::Receiver<Arc<Exposed>>) 
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(client) => {
-                        complained = false;
                         exposed.meet(client);
                     }
                     Err(error) => {
-                        if !std::mem::replace(&mut complained, true) {
+                        if LastLogged::is_due(&mut logged, clock::now()) {
                             warn!(listener = %exposed.name, %error, "cannot accept connections; \
                                                                      retrying");
                         }

@@ -18,6 +18,7 @@ use meshport_core::outbox::{Outbox, Receiver};
 use meshport_core::route::Damping;
 
 use crate::clock;
+use crate::descriptors;
 use crate::findings;
 use crate::health::probe::Prober;
 use crate::sessions::ingress::SessionLimits;
@@ -103,11 +104,16 @@ pub(crate) fn service_config(service: &ServiceSettings) -> ServiceConfig {
     }
 }
 
-/// The limits of a service's sessions.
-pub(crate) fn session_limits(service: &ServiceSettings) -> SessionLimits {
+/// The limits of the sessions of a service of these settings.
+pub(crate) fn session_limits(
+    service: &ServiceSettings,
+    settings: &Settings,
+    host: &Host,
+) -> SessionLimits {
+    let all = settings.services.values().map(|it| u64::from(it.max_sessions)).sum();
     SessionLimits {
         connect: service.into(),
-        max_sessions: u64::from(service.max_sessions),
+        max_sessions: descriptors::part(service.max_sessions.into(), all, host),
         local_instance: service.origin.as_ref().map(ToString::to_string),
     }
 }

@@ -53,7 +53,8 @@ pub(crate) async fn apply(
     }
     for (name, limits) in &*lock(&controls.limits) {
         if let Some(service) = next.services.get(name) {
-            limits.send_replace(Arc::new(session_limits(service)));
+            let now = session_limits(service, &next, &controls.context.host);
+            limits.send_replace(Arc::new(now));
         }
     }
     controls.offers.send_replace(Arc::new(offers(&next)));

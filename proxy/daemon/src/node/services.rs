@@ -93,7 +93,11 @@ impl Services {
             context.sessions.register(name);
             let route = driver.core.route(name).cloned().unwrap_or_default();
             let (route, routes) = watch::channel::<Arc<Route>>(route);
-            let (limit, current) = watch::channel(Arc::new(assemble::session_limits(service)));
+            let (limit, current) = watch::channel(Arc::new(assemble::session_limits(
+                service,
+                settings,
+                &context.host,
+            )));
             if let Some(facts) = driver.state.services.get_mut(name) {
                 facts.limits = Some(current.clone());
             }
@@ -124,7 +128,11 @@ impl Services {
         for (name, service) in &settings.services {
             controls.context.sessions.register(name);
             let (route, routes) = watch::channel::<Arc<Route>>(Arc::default());
-            let (limit, current) = watch::channel(Arc::new(assemble::session_limits(service)));
+            let (limit, current) = watch::channel(Arc::new(assemble::session_limits(
+                service,
+                settings,
+                &controls.context.host,
+            )));
             let mut facts = facts.remove(name).expect("there are facts for each");
             facts.limits = Some(current.clone());
             let ingress =

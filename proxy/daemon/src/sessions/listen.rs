@@ -124,7 +124,6 @@ async fn serve_at(
 async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut JoinSet<()>) {
     let hopeless = ingress.hopeless();
     tokio::pin!(hopeless);
-    let mut complained = false;
     let mut logged = LastLogged::default();
     loop {
         while let Some(admission) = ingress.pacing.next() {
@@ -133,12 +132,11 @@ async fn accept(listener: &Listener, ingress: &Arc<Ingress>, sessions: &mut Join
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(client) => {
-                    complained = false;
                     ingress.note_accepted();
                     meet(ingress.pacing.admit(client), ingress, sessions, &mut logged);
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
+                    if LastLogged::is_due(&mut logged.not_accepted, clock::now()) {
                         warn!(service = %ingress.service, %error, "cannot accept connections; \
                                                                    retrying");
                     }
@@ -215,15 +213,16 @@ fn take(
 
 /// Time of the last line about events that clients can cause by the thousand.
 #[derive(Debug, Default)]
-struct LastLogged {
+pub(crate) struct LastLogged {
     full: Option<Instant>,
     over_share: Option<Instant>,
     paced: Option<Instant>,
+    not_accepted: Option<Instant>,
 }
 
 impl LastLogged {
     /// Whether another line is due.
-    fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
+    pub(crate) fn is_due(last: &mut Option<Instant>, now: Instant) -> bool {
         let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= SAY_INTERVAL);
         if is_due {
             *last = Some(now);
