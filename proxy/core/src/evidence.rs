@@ -10,7 +10,7 @@
 //! anyone since an attempt began, that attempt does not count.
 //!
 //! An origin that denies this node access is not tried for `DENIED_FOR`, over any path, unless
-//! nothing better is left: only its operator can change that.
+//! nothing better is left: only its operator can change that, or another credential of this node.
 //!
 //! Bounded by [`MAX_LINES`]; lines without points are forgotten.
 
@@ -35,6 +35,10 @@ const DECAY: Duration = Duration::from_secs(5);
 /// How long a denial is remembered: long enough that it rarely costs sessions a round trip, and
 /// short enough to notice when the origin admits this node.
 const DENIED_FOR: Duration = Duration::from_secs(30);
+/// For how long origins may not know this node's new credential yet, and how long a denial is
+/// remembered meanwhile.
+const NEW_FOR: Duration = Duration::from_secs(5);
+const DENIED_AS_NEW_FOR: Duration = Duration::from_secs(1);
 /// Points an answer takes away.
 const ANSWER_CLEARS: f64 = 2.0;
 /// How long an answer is remembered: longer than any attempt that it may excuse.
@@ -98,6 +102,8 @@ pub struct Evidence {
     answered: BTreeMap<Line, Instant>,
     /// Origins that deny this node access, and until when that is remembered.
     denied: BTreeMap<NodeId, Instant>,
+    /// Until when this node's credential counts as new.
+    new_until: Option<Instant>,
 }
 
 impl Evidence {
@@ -131,7 +137,15 @@ impl Evidence {
         if self.denied.len() >= MAX_LINES && !self.denied.contains_key(&origin) {
             return false;
         }
-        self.denied.insert(origin, now + DENIED_FOR).is_none()
+        let is_new = self.new_until.is_some_and(|until| now < until);
+        let lasts = if is_new { DENIED_AS_NEW_FOR } else { DENIED_FOR };
+        self.denied.insert(origin, now + lasts).is_none()
+    }
+
+    /// Handles that this node has another credential: what denied the former may admit it.
+    pub fn handle_credential(&mut self, now: Instant) {
+        self.denied.clear();
+        self.new_until = Some(now + NEW_FOR);
     }
 
     fn score_verdict(&mut self, line: Line, verdict: Verdict, now: Instant) -> bool {

@@ -229,7 +229,6 @@ impl NodeCore {
     pub fn succeed(&mut self, me: LocalNode, now: Instant) {
         let credential = me.credential.clone();
         self.me = credential.node;
-        self.stale = true;
         self.discovery.succeed(me, now);
         self.announce_services(&credential, now);
     }

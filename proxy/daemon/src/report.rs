@@ -290,6 +290,7 @@ impl Reporter<'_> {
         let OriginView { line, path, state, .. } = candidate.origin;
         let is_apart = matches!(path, PathView::Dead | PathView::Unmeasured);
         let is_drained = state == OriginState::Draining;
+        let own = &self.state.identity.credential;
         match (path, line) {
             // A node knows the result of its local instance's last probe.
             (PathView::Own, _) if candidate.standing >= Standing::Doubtful && !is_drained => {
@@ -297,6 +298,9 @@ impl Reporter<'_> {
             }
             (_, Line::Direct(node)) if is_apart && self.core.discovery().both_behind_nat(&node) => {
                 BOTH_BEHIND_NAT.into()
+            }
+            _ if candidate.origin.denied && access::has_ended(own, clock::wall()) => {
+                "this node's credential has expired".into()
             }
             _ => lacks(candidate, path_age_s),
         }

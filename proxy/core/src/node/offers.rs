@@ -72,8 +72,11 @@ impl NodeCore {
         self.settle(now);
     }
 
-    /// Announces the services that this credential allows, and withdraws the rest.
+    /// Announces the services that this node's new credential allows, and withdraws the rest. What
+    /// denied the former may admit this one.
     pub(super) fn announce_services(&mut self, credential: &Credential, now: Instant) {
+        self.services.values_mut().for_each(|it| it.evidence.handle_credential(now));
+        self.stale = true;
         let own = self.services.iter().filter_map(|(name, it)| Some((name, it.own_state()?)));
         for (name, state) in own {
             match credential.roles.may_offer(name) {

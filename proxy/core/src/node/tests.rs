@@ -517,6 +517,27 @@ fn an_origin_that_denies_this_node_is_asked_last_and_reported_once() {
     assert!(after >= Duration::from_secs(20), "not at once, but after {after:?}");
 }
 
+#[test]
+fn a_new_credential_ends_the_memory_of_denials() {
+    let mut net = Net::new(&["node", ORIGIN], ms(1));
+    let direct = Line::Direct(net.id(B));
+    let open = |net: &Net| net.first(A) == Some((direct, Standing::Healthy));
+    net.until(MEET, open).expect("they meet");
+    net.attempted(A, direct, Verdict::Denied);
+    net.drain();
+    assert!(!open(&net), "it is asked last");
+    let me = net.id(A);
+    let own = net.nodes[A].discovery().directory().get(&me).expect("known").credential.clone();
+    net.nodes[A].set_credential(&own, net.now);
+    net.drain();
+    assert!(open(&net), "at once");
+    // The origin has not heard of it yet.
+    net.attempted(A, direct, Verdict::Denied);
+    net.drain();
+    assert!(!open(&net));
+    net.until(Duration::from_secs(2), open).expect("it is tried again soon");
+}
+
 /// A node announced a service while it was permitted to, and then loses the permission.
 #[test]
 fn a_service_that_a_credential_does_not_allow_is_not_routed_to_and_warned_of() {

@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use meshport_config::{NodeId, Role, ServiceName};
+use meshport_config::{Credential, NodeId, Role, ServiceName, UnixSeconds};
 use meshport_discovery::{Entry, Liveness};
 
 use crate::admin::api::ServiceStatus;
+use crate::clock;
+use meshport_core::access::{Denial, may_use};
 use meshport_core::findings::{
-    Finding, NOT_ALLOWED, OFFERS_NOTHING, OVERLOADED, ROLE_MISSING, SESSIONS_FULL,
+    CREDENTIAL_ENDS, Finding, NOT_ALLOWED, OFFERS_NOTHING, OVERLOADED, ROLE_MISSING, SESSIONS_FULL,
 };
 use meshport_core::node::NodeCore;
 
@@ -79,20 +81,37 @@ impl Reporter<'_> {
             let names = denied.map(|it| it.origin.name.clone()).take(MAX_SHOWN);
             names.map(|name| self.denial(service, &name)).collect::<Vec<_>>()
         };
-        self.core.services().flat_map(of_service).collect()
+        // Its end is reported, and is the reason for all.
+        match has_ended(&self.state.identity.credential, clock::wall()) {
+            true => Vec::new(),
+            false => self.core.services().flat_map(of_service).collect(),
+        }
     }
 
     /// Why an origin denies this node access, as far as this node knows.
     pub(crate) fn denial(&self, service: &ServiceName, origin: &str) -> Finding {
         let me = &self.state.identity.credential;
-        NOT_ALLOWED
-            .found(format!(
-                "{service}: {origin} refuses this node: its `allow` under [service.{service}] \
-                 has no entry for the name {}, the site {} or a role of {}",
-                me.name, me.site, me.roles
-            ))
-            .naming("service.NAME", &format!("service.{service}"))
+        denial(me, service, origin, clock::wall())
     }
+}
+
+/// Whether all nodes deny access to the holder, whatever they allow.
+pub(super) fn has_ended(own: &Credential, now: UnixSeconds) -> bool {
+    may_use(own, now) == Err(Denial::Ended)
+}
+
+fn denial(me: &Credential, service: &ServiceName, origin: &str, now: UnixSeconds) -> Finding {
+    if has_ended(me, now) {
+        let text = "this node's credential has expired";
+        return CREDENTIAL_ENDS.broken(format!("{service}: {origin} refuses this node: {text}"));
+    }
+    NOT_ALLOWED
+        .found(format!(
+            "{service}: {origin} refuses this node: its `allow` under [service.{service}] has no \
+             entry for the name {}, the site {} or a role of {}",
+            me.name, me.site, me.roles
+        ))
+        .naming("service.NAME", &format!("service.{service}"))
 }
 
 /// Describes a holder's sessions here.
@@ -130,7 +149,19 @@ fn misfit(node: &str, services: &[String]) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use meshport_core::testing::credential;
+
     use super::*;
+
+    #[test]
+    fn an_expired_credential_is_the_reason_for_a_refusal_rather_than_allow() {
+        let (me, service) = (credential(4, "node"), ServiceName::kube_apiserver());
+        let said = |now: u64| denial(&me, &service, "cp-1", UnixSeconds(now));
+        let before = said(me.expires_at.0 - 1);
+        assert!(before.kind.id == "MP308" && before.detail.contains("`allow`"), "{before}");
+        let after = said(me.expires_at.0);
+        assert!(after.kind.id == "MP203" && !after.detail.contains("allow"), "{after}");
+    }
 
     #[test]
     fn a_node_that_announces_a_denied_service_learns_which_role_it_needs() {
