@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use meshport_core::units::clean;
+
 use super::request::{Kind, MAX_ANSWER_TIME, Request};
 use crate::{Error, clock, http};
 
@@ -72,8 +74,8 @@ impl AdminClient {
         let bytes = self.answer(method, R::PATH, body, request.limit() + GRACE).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Error::Refused(format!(
-                "its answer cannot be parsed ({error}); is it the same version as this program \
-                 ({})?",
+                "its answer cannot be parsed ({}); is it the same version as this program ({})?",
+                harmless(&error.to_string()),
                 env!("CARGO_PKG_VERSION")
             ))
         })
@@ -111,7 +113,7 @@ impl AdminClient {
             return Ok(bytes);
         }
         let why = serde_json::from_slice::<Complaint>(&bytes)
-            .map_or_else(|_not_ours| format!("it answered {status}"), |complaint| complaint.error);
+            .map_or_else(|_not_ours| format!("it answered {status}"), |it| harmless(&it.error));
         match status {
             // The request is at fault, not the daemon.
             StatusCode::UNPROCESSABLE_ENTITY => Err(Error::Usage(why)),
@@ -174,6 +176,12 @@ impl AdminClient {
     }
 }
 
+/// What a daemon says, for a terminal: anyone may serve a socket that root is told to use. Lists of
+/// problems keep their lines.
+fn harmless(text: &str) -> String {
+    text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
+}
+
 fn request(method: Method, path: &str, body: Option<Vec<u8>>) -> hyper::Request<Full<Bytes>> {
     let has_body = body.is_some();
     let mut request = hyper::Request::new(Full::new(Bytes::from(body.unwrap_or_default())));
@@ -189,4 +197,28 @@ fn request(method: Method, path: &str, body: Option<Vec<u8>>) -> hyper::Request<
 fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value)
         .map_err(|error| Error::Bug(format!("cannot encode the request as JSON: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_complaint_cannot_control_the_terminal() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("it is free");
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a client");
+            let _ = stream.read(&mut [0; 4096]).await.expect("a request");
+            let body = r#"{"error":"a\u001b]0;x\u0007\n  b\u202e\r"}"#;
+            let head = format!("HTTP/1.1 409 Conflict\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it reads");
+        });
+        let said = AdminClient::new(&socket).check("/livez").await.expect_err("it refuses");
+        assert_eq!(said.to_string(), "the daemon refused: a?]0;x?\n  b??");
+    }
 }
