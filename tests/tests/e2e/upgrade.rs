@@ -99,6 +99,28 @@ fn an_upgrade_refuses_no_client_and_can_be_repeated() {
 }
 
 /// One request at the admin port.
+/// The process that starts the successors of the daemon with this configuration.
+fn starter_of(config: &Path) -> Option<String> {
+    let config = config.to_string_lossy();
+    let is_it = |words: &str| {
+        words.starts_with("meshport-starter\0serve\0") && words.split('\0').any(|it| it == config)
+    };
+    let mut processes = fs::read_dir("/proc").expect("it is there").flatten();
+    let found = processes
+        .find(|it| fs::read_to_string(it.path().join("cmdline")).is_ok_and(|words| is_it(&words)));
+    found.map(|it| it.file_name().to_string_lossy().into_owned())
+}
+
+#[test]
+fn signals_for_the_daemon_do_not_end_its_starter() {
+    let (world, _program) = world();
+    let starter = starter_of(world.at("worker").config()).expect("it has one");
+    for signal in ["HUP", "INT", "USR1", "USR2", "WINCH"] {
+        run("kill", &["-s", signal, &starter]);
+    }
+    let _successor = succeeded(&upgrade(&world, "worker"));
+}
+
 fn ask(admin: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect(admin)?;
     stream.set_read_timeout(Some(PHASE))?;

@@ -24,6 +24,15 @@ use super::{NAME, SUCCESSOR, at_stage, order, receive_with, stage};
 /// `TimeoutStopSec` of the unit.
 const STOP_TIME: Duration = Duration::from_secs(25);
 
+/// Signals that do not end the helper: without it, the daemon cannot be upgraded.
+const IGNORED: [fn() -> SignalKind; 5] = [
+    SignalKind::hangup,
+    SignalKind::interrupt,
+    SignalKind::user_defined1,
+    SignalKind::user_defined2,
+    SignalKind::window_change,
+];
+
 /// Runs the helper if this process was started as one. Called first in `main`.
 pub fn serve() -> Option<ExitCode> {
     let mut words = env::args_os();
@@ -51,6 +60,11 @@ pub fn serve() -> Option<ExitCode> {
 
 /// Carries out the daemon's orders until it ends.
 async fn attend(daemon: StdStream, command: &[OsString]) -> io::Result<ExitCode> {
+    // Those for the daemon may reach all processes of the service or terminal. A handler, unlike an
+    // ignored signal, does not pass to successors.
+    for kind in IGNORED {
+        drop(signal(kind())?);
+    }
     daemon.set_nonblocking(true)?;
     let mut daemon = UnixStream::from_std(daemon)?;
     let mut lead: Option<Lead> = None;
