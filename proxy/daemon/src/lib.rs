@@ -8,6 +8,7 @@
 //! From the bottom up; a module uses only those above it in this list:
 //!
 //! - `tcp`, `unix`, `clock`, `random`, `descriptors`: what the operating system offers
+//! - `files`: the files that settings name
 //! - `colour`, `log_lines`: whether output has colours; the lines of the programs' logs
 //! - `http`: a request over HTTP/1.1, and how TLS clients are set up
 //! - `exchange`, `renewal`: a question to another member and its answer; of renewals what a node
@@ -44,6 +45,7 @@ mod egress;
 mod error;
 mod exchange;
 mod expose;
+pub mod files;
 pub mod findings;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -1,7 +1,6 @@
 //! Settings from flags and default paths.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use meshport_config::{
@@ -9,7 +8,7 @@ use meshport_config::{
 };
 
 use super::paths::Paths;
-use meshport_daemon::Error;
+use meshport_daemon::{Error, files};
 use meshport_state::StateDir;
 
 /// Settings and their file; `None` if they come from the credential.
@@ -177,15 +176,7 @@ fn text(path: &Path) -> Result<String, Error> {
     let unfit = |why: &str| {
         Error::Unfit(format!("cannot read the configuration {}: {why}", path.display()))
     };
-    let limit = MAX_SETTINGS_BYTES + 1;
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| {
-            file.take(u64::try_from(limit).unwrap_or(u64::MAX)).read_to_string(&mut text)
-        })
-        .map_err(|error| unfit(&error.to_string()))?;
-    if text.len() == limit {
-        return Err(unfit(&format!("it is larger than {MAX_SETTINGS_BYTES} bytes")));
-    }
-    Ok(text)
+    let bytes = files::read(path, MAX_SETTINGS_BYTES as u64);
+    let bytes = bytes.map_err(|error| unfit(&error.to_string()))?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| unfit("it is not UTF-8"))
 }

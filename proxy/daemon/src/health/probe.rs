@@ -26,8 +26,8 @@ use zeroize::Zeroizing;
 use crate::Error;
 use meshport_core::health::{FailingChecks, MAX_CHECKS_BODY, Outcome, Question};
 
-use crate::http;
 use crate::tcp::{Host, Tcp};
+use crate::{files, http};
 
 mod unverified;
 
@@ -274,12 +274,9 @@ async fn beginning(mut body: Incoming) -> Vec<u8> {
 
 /// Rereads the token for each probe: Kubernetes rotates it in place.
 async fn authorization(file: &Path) -> io::Result<HeaderValue> {
-    if tokio::fs::metadata(file).await?.len() > MAX_TOKEN_BYTES {
-        return Err(io::Error::other("longer than any token"));
-    }
-    let text = Zeroizing::new(tokio::fs::read_to_string(file).await?);
-    let text = Zeroizing::new(format!("Bearer {}", text.trim()));
-    let mut value = HeaderValue::try_from(text.as_str()).map_err(io::Error::other)?;
+    let token = files::read_aside(file.to_owned(), MAX_TOKEN_BYTES).await?;
+    let header = Zeroizing::new([b"Bearer ", token.trim_ascii()].concat());
+    let mut value = HeaderValue::from_bytes(&header).map_err(io::Error::other)?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -18,15 +18,19 @@ use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
 use crate::health::certificate::USUAL_NAMES;
-use crate::http;
+use crate::{files, http};
 
 const AUTHORITY: &str = "certificate-authority";
 const CERTIFICATE: &str = "client-certificate";
 const KEY: &str = "client-key";
 const TOKEN_FILE: &str = "tokenFile";
 
-/// The largest file that is read, in bytes: kubeconfigs of many clusters have 100 KiB.
+/// The largest file that a kubeconfig names, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// The largest kubeconfig, in bytes: those of many clusters have 100 KiB.
+const MAX_KUBECONFIG_BYTES: u64 = 256 * 1024;
+/// The most levels of `[` and `{`. The parser's time grows with the square of them.
+const MAX_LEVELS: usize = 64;
 
 /// An error of a kubeconfig or of a file that it names. Messages call the kubeconfig "it" and
 /// repeat nothing that could be a secret.
@@ -35,10 +39,6 @@ pub(crate) enum KubeconfigError {
     /// A file is missing or may not be read.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error(
-        "{} has {bytes} bytes; the limit is {MAX_FILE_BYTES}", path.display()
-    )]
-    TooLarge { path: PathBuf, bytes: u64 },
     #[error("it is not YAML")]
     NotYaml,
     /// It refers to an entry that does not exist.
@@ -70,7 +70,7 @@ impl Access {
     /// # Errors
     /// [`KubeconfigError`]: what is missing or cannot be used.
     pub(crate) async fn read(path: &Path) -> Result<Self, KubeconfigError> {
-        let bytes = file(path).await?;
+        let bytes = file(path, MAX_KUBECONFIG_BYTES).await?;
         Self::of(&document(&bytes)?, folder_of(path)).await
     }
 
@@ -110,7 +110,7 @@ impl Access {
 
 /// The files a kubeconfig names; none when it cannot be read.
 pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
-    let Ok(bytes) = std::fs::read(path).map(Zeroizing::new) else { return Vec::new() };
+    let Ok(bytes) = files::read(path, MAX_KUBECONFIG_BYTES) else { return Vec::new() };
     let Ok(document) = document(&bytes) else { return Vec::new() };
     let keys = [AUTHORITY, CERTIFICATE, KEY, TOKEN_FILE];
     let lists = [("clusters", "cluster"), ("users", "user")];
@@ -126,7 +126,24 @@ pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
 
 fn document(bytes: &[u8]) -> Result<Value, KubeconfigError> {
     let text = std::str::from_utf8(bytes).map_err(|_| KubeconfigError::NotYaml)?;
-    yaml_serde::from_str(text).map_err(|_| KubeconfigError::NotYaml)
+    match levels(bytes) <= MAX_LEVELS {
+        true => yaml_serde::from_str(text).map_err(|_| KubeconfigError::NotYaml),
+        false => Err(KubeconfigError::NotYaml),
+    }
+}
+
+/// The most levels of `[` and `{`, quoted ones included.
+fn levels(text: &[u8]) -> usize {
+    let (mut level, mut most) = (0_usize, 0);
+    for byte in text {
+        match byte {
+            b'[' | b'{' => level += 1,
+            b']' | b'}' => level = level.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(level);
+    }
+    most
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -156,18 +173,14 @@ async fn pem(
         return decoded.map(|it| Some(it.into())).map_err(|_| damaged(&inline, "base64"));
     }
     match from[key].as_str() {
-        Some(path) => file(&folder.join(path)).await.map(Some),
+        Some(path) => file(&folder.join(path), MAX_FILE_BYTES).await.map(Some),
         None => Ok(None),
     }
 }
 
-async fn file(path: &Path) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
+async fn file(path: &Path, limit: u64) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     let problem = |source| KubeconfigError::File { path: path.to_owned(), source };
-    let bytes = tokio::fs::metadata(path).await.map_err(problem)?.len();
-    if bytes > MAX_FILE_BYTES {
-        return Err(KubeconfigError::TooLarge { path: path.to_owned(), bytes });
-    }
-    tokio::fs::read(path).await.map(Zeroizing::new).map_err(problem)
+    files::read_aside(path.to_owned(), limit).await.map_err(problem)
 }
 
 /// The certificates in the value of a key, at least one.
@@ -204,7 +217,7 @@ async fn authorization(
     folder: &Path,
 ) -> Result<Option<HeaderValue>, KubeconfigError> {
     let token = match (user[TOKEN_FILE].as_str(), user["token"].as_str()) {
-        (Some(path), _) => file(&folder.join(path)).await?,
+        (Some(path), _) => file(&folder.join(path), MAX_FILE_BYTES).await?,
         (None, Some(token)) => Zeroizing::new(token.as_bytes().to_vec()),
         (None, None) => return Ok(None),
     };
@@ -236,6 +249,14 @@ mod tests {
             assert_eq!(found.iter().map(ServerName::to_str).collect::<Vec<_>>(), expected);
         }
         assert!(names(&json!({})).is_err());
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_before_it_is_parsed() {
+        let nested = |levels: usize| [vec![b'['; levels], vec![b']'; levels]].concat();
+        assert!(document(&nested(MAX_LEVELS)).is_ok());
+        assert_eq!(levels(b"{a: [1], b: [2]}"), 2);
+        assert!(document(&nested(100_000)).is_err(), "it would take minutes");
     }
 
     #[tokio::test]
