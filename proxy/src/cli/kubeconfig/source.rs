@@ -200,14 +200,14 @@ contexts:
         let of_root = |name: &str| (name == "HOME").then(|| "/home/r".into());
         let default = PathBuf::from("/home/r/.kube/config");
         for without_users in &paths {
-            assert_eq!(default_files(of_root, Some(without_users)), [default.clone()]);
+            assert_eq!(default_files(of_root, Some(without_users)), std::slice::from_ref(&default));
         }
         let own = folder.path().join(".kube/config");
         fs::create_dir(folder.path().join(".kube")).expect("made");
         fs::write(&own, format!("{FIRST}users:\n- name: u1\n  user: {{}}\n")).expect("written");
         assert_eq!(default_files(of_root, Some(&own)), [own.clone(), default]);
         let of_user = |name: &str| (name == "HOME").then(|| folder.path().into());
-        assert_eq!(default_files(of_user, Some(&own)), [own.clone()]);
+        assert_eq!(default_files(of_user, Some(&own)), std::slice::from_ref(&own));
         let listed = |name: &str| (name == "KUBECONFIG").then(|| "/a".into());
         assert_eq!(default_files(listed, Some(&own)), [PathBuf::from("/a")]);
     }
