@@ -30,19 +30,25 @@ pub(crate) fn needed(sessions: u64) -> u64 {
     sessions.saturating_mul(2).saturating_add(BESIDE_SESSIONS)
 }
 
-/// The most sessions of local clients that a service may have: `most`, but no more than its part of
-/// what the descriptors suffice for, if all services together may have `all`.
-pub(crate) fn part(most: u64, all: u64, host: &Host) -> u64 {
-    part_of(for_sessions(host), most, all)
+/// The most sessions of local clients that each service can have without taking descriptors from
+/// the others, at least one. `limits` are the limits of all services: small ones keep theirs, and
+/// the others share the rest equally (max-min fairness).
+pub(crate) fn share(limits: Vec<u64>, host: &Host) -> u64 {
+    share_of(for_sessions(host), limits)
 }
 
-fn part_of(descriptors: u64, most: u64, all: u64) -> u64 {
+fn share_of(descriptors: u64, mut limits: Vec<u64>) -> u64 {
+    limits.sort_unstable();
     // Two for each, since a session may go to this node's own instance.
-    let enough_for = descriptors / 2;
-    if all <= enough_for {
-        return most;
+    let mut enough_for = descriptors / 2;
+    for (sharing, limit) in (1..=limits.len() as u64).rev().zip(limits) {
+        let share = enough_for / sharing;
+        if limit > share {
+            return share.max(1);
+        }
+        enough_for -= limit;
     }
-    (most.saturating_mul(enough_for) / all).clamp(1, most)
+    u64::MAX
 }
 
 /// The number of descriptors left for sessions under the current limit.
@@ -59,12 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_has_its_part_of_too_few_descriptors() {
-        assert_eq!(part_of(20_000, 10_000, 10_000), 10_000);
-        assert_eq!(part_of(u64::MAX, 1_000_000, 64_000_000), 1_000_000);
-        assert_eq!(part_of(192, 10_000, 10_000), 96);
-        assert_eq!(part_of(192, 10_000, 40_000), 24);
-        assert_eq!((part_of(192, 10, 10_000), part_of(0, 10_000, 10_000)), (1, 1));
+    fn services_share_too_few_descriptors_and_small_ones_keep_their_limit() {
+        assert_eq!(share_of(20_000, vec![10_000]), u64::MAX);
+        assert_eq!(share_of(u64::MAX, vec![1_000_000; 64]), u64::MAX);
+        assert_eq!(share_of(192, vec![10_000]), 96);
+        assert_eq!(share_of(192, vec![10_000; 4]), 24);
+        assert_eq!(share_of(192, vec![10_000, 10, 10_000]), 43);
+        assert_eq!((share_of(0, vec![10_000]), share_of(0, Vec::new())), (1, u64::MAX));
     }
 
     #[test]

@@ -110,10 +110,10 @@ pub(crate) fn session_limits(
     settings: &Settings,
     host: &Host,
 ) -> SessionLimits {
-    let all = settings.services.values().map(|it| u64::from(it.max_sessions)).sum();
+    let limits = settings.services.values().map(|it| it.max_sessions.into()).collect();
     SessionLimits {
         connect: service.into(),
-        max_sessions: descriptors::part(service.max_sessions.into(), all, host),
+        max_sessions: descriptors::share(limits, host).min(service.max_sessions.into()),
         local_instance: service.origin.as_ref().map(ToString::to_string),
     }
 }
