@@ -103,12 +103,19 @@ impl AdminServer {
         let Self { path, unix, address, http, state } = self;
         let (stop, stopping) = watch::channel(false);
         let on_socket = async {
-            let bound = match unix {
-                Some(bound) => Some(bound),
-                None => again(stopping.clone(), || unix::bind(socket_path(&path))).await,
-            };
-            if let Some((unix, _socket)) = bound {
-                accept(unix, ask.clone(), stopping.clone()).await;
+            let mut bound = unix;
+            loop {
+                let socket = match bound.take() {
+                    Some(socket) => Some(socket),
+                    None => again(stopping.clone(), || unix::bind(socket_path(&path))).await,
+                };
+                let Some((unix, file)) = socket else { return };
+                tokio::select! {
+                    () = accept(unix, ask.clone(), stopping.clone()) => return,
+                    () = file.removed() => {
+                        warn!(path = %path.display(), "the admin socket is gone; creating another");
+                    }
+                }
             }
         };
         let on_loopback = async {

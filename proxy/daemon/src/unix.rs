@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::Error;
 
@@ -22,6 +22,8 @@ use crate::Error;
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
+/// Interval between looks whether a socket's file is still there.
+const LOOK: Duration = Duration::from_secs(2);
 /// How long the process that owns the path may take to answer.
 const MAX_PROBE_TIME: Duration = Duration::from_secs(5);
 
@@ -129,6 +131,19 @@ async fn check_unused(at: SocketPath<'_>) -> Result<(), Error> {
 pub(crate) struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
+}
+
+impl SocketFile {
+    /// Resolves once nothing is left at its path: programs that clean up remove sockets as well.
+    pub(crate) async fn removed(&self) {
+        let is_gone = || {
+            let found = self.path.symlink_metadata();
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        while !is_gone() {
+            sleep(LOOK).await;
+        }
+    }
 }
 
 impl fmt::Debug for SocketFile {

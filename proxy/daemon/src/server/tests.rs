@@ -369,6 +369,21 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
 }
 
 #[tokio::test]
+async fn a_socket_that_somebody_removes_is_there_again() {
+    let fixture = Fixture::start().await;
+    std::fs::remove_file(&fixture.socket).expect("it is there");
+    let client = AdminClient::new(&fixture.socket);
+    let asked = async {
+        while client.ask(&StatusRequest).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), asked).await.expect("it answers again");
+    let socket = fixture.stop().await;
+    assert!(!socket.exists(), "the second goes with the server too");
+}
+
+#[tokio::test]
 async fn a_stale_socket_is_replaced_and_anything_else_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let stale = folder.path().join("stale.sock");
