@@ -16,10 +16,13 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Zeroizing<Vec<u8>>> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let flags = i32::try_from(flags).map_err(io::Error::other)?;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let mut bytes = Zeroizing::new(Vec::new());
+    // Growing would leave copies behind.
+    let room = usize::try_from(metadata.len().min(limit)).map_err(io::Error::other)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room.saturating_add(1)));
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(io::Error::other(format!("it is larger than {limit} bytes")));
