@@ -371,7 +371,7 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
 #[tokio::test]
 async fn a_socket_that_somebody_removes_is_there_again() {
     let fixture = Fixture::start().await;
-    std::fs::remove_file(&fixture.socket).expect("it is there");
+    fs::remove_file(&fixture.socket).expect("it is there");
     let client = AdminClient::new(&fixture.socket);
     let asked = async {
         while client.ask(&StatusRequest).await.is_err() {

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::sessions::client::ClientId;
+use crate::sessions::pacing::LASTS;
 use crate::sessions::quota::Slot;
 use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::memory;
@@ -173,11 +174,16 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     let local = listener.local_addr().expect("bound");
     tokio::spawn(serve(Claim::Bound(listener), ingress.clone()));
     let begun = clock::now();
+    let mut lasted = 0;
     for _ in 0..FLOOD / 100 {
+        let batch = clock::now();
         let all: JoinSet<()> = (0..100).map(|_| open_and_reset(local)).collect();
         all.join_all().await;
+        // On a busy machine sessions may last for so long that they count as useful.
+        lasted += if batch.elapsed() >= LASTS { 100 } else { 0 };
     }
-    let given = u32::try_from(begun.elapsed().as_millis() / 1000).expect("short") * 150 + 150;
+    let seconds = u32::try_from(begun.elapsed().as_millis() / 1000).expect("short");
+    let given = seconds * 150 + 150 + lasted;
     let reached = *count.borrow();
     assert!(reached <= MOST + given, "{reached} of {FLOOD} reached it in {:?}", begun.elapsed());
     assert!(reached >= MOST / 2, "only {reached} were served");
