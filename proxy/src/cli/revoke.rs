@@ -139,7 +139,7 @@ pub(crate) fn run(args: &RevokeArgs) -> Result<(), Error> {
     }
 }
 
-/// What to do after a revocation: whoever is shut out still has the mesh secret.
+/// What to do after a revocation: a revoked node still has the mesh secret.
 fn next(reports: &[RevokeReport]) -> Option<&'static str> {
     let is_out = |it: &RevokeReport| it.is_new && it.successor.is_none();
     reports.iter().any(is_out).then_some(

@@ -473,7 +473,7 @@ fn what_cannot_work_is_said_with_the_next_step() {
     let (code, text) =
         say(Command::new(meshport()).args(["forward", "--no-save", "--invite", &line]));
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("not for the role operator but for node"), "{text}");
+    assert!(text.contains("does not grant the role operator, only node"), "{text}");
 
     // An operator's credential makes no daemon.
     let line = fs::read_to_string(&laptop.invite).expect("an invite");

@@ -56,6 +56,18 @@ struct Bench {
 }
 
 impl Bench {
+    /// Of origins in this order, the first of which has been silent for its delay.
+    fn late_at_the_first(origins: Vec<OriginView>) -> Self {
+        let mut bench = Self::new(config(), &[1]);
+        let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
+        let (route, _) = choose(origins, &policy, &Preference::default(), bench.now);
+        bench.connect.handle_route(Arc::new(route), bench.now);
+        assert_eq!(bench.started(), Some((0, 1)));
+        bench.connect.handle_kind(Kind::Tls, bench.now);
+        bench.sleep();
+        bench
+    }
+
     fn new(config: ConnectConfig, rtts: &[u64]) -> Self {
         let now = Instant::now();
         let connect = Connect::new(config, route(rtts), 0, now);
@@ -382,14 +394,8 @@ fn slowness_is_no_reason_to_leave_the_mesh() {
 #[test]
 fn slowness_is_no_reason_for_an_origin_whose_requests_hang() {
     for (state, is_raced) in [(OriginState::Unready, true), (OriginState::Stalled, false)] {
-        let mut bench = Bench::new(config(), &[1]);
         let origins = vec![origin(1, OriginState::Ready, UP), origin(2, state, UP)];
-        let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
-        let (route, _) = choose(origins, &policy, &Preference::default(), bench.now);
-        bench.connect.handle_route(Arc::new(route), bench.now);
-        assert_eq!(bench.started(), Some((0, 1)));
-        bench.connect.handle_kind(Kind::Tls, bench.now);
-        bench.sleep();
+        let mut bench = Bench::late_at_the_first(origins);
         assert_eq!(bench.started().is_some(), is_raced, "{state}");
         bench.connect.handle_failure(0, Some(Verdict::Refused));
         assert_eq!(bench.started().is_none(), is_raced, "{state}: but if the others fail");
@@ -425,15 +431,9 @@ fn another_origin_is_raced_in_place_of_one_whose_requests_hang() {
 
 #[test]
 fn an_origin_whose_requests_hang_waits_while_a_ready_one_may_answer() {
-    let mut bench = Bench::new(config(), &[1]);
     let ready = |number, rtt| origin(number, OriginState::Ready, PathView::Up(ms(rtt)));
-    let origins = vec![ready(1, 10), ready(2, 30), origin(3, OriginState::Stalled, UP)];
-    let policy = Policy::Nearest { band: Duration::ZERO, band_percent: 0 };
-    let (route, _) = choose(origins, &policy, &Preference::default(), bench.now);
-    bench.connect.handle_route(Arc::new(route), bench.now);
-    assert_eq!(bench.started(), Some((0, 1)));
-    bench.connect.handle_kind(Kind::Tls, bench.now);
-    bench.sleep();
+    let stalled = origin(3, OriginState::Stalled, UP);
+    let mut bench = Bench::late_at_the_first(vec![ready(1, 10), ready(2, 30), stalled]);
     assert_eq!(bench.started(), Some((1, 2)), "raced");
     bench.connect.handle_failure(0, Some(Verdict::Silent));
     assert_eq!(bench.started(), None, "it would win with its hello");

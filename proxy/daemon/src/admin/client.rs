@@ -176,7 +176,7 @@ impl AdminClient {
     }
 }
 
-/// What a daemon says, for a terminal: anyone may serve a socket that root is told to use. Lists of
+/// What a daemon says, for a terminal: any user may serve a socket that root asks. Lists of
 /// problems keep their lines.
 fn harmless(text: &str) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")

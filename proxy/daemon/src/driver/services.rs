@@ -1,4 +1,5 @@
-//! Services of a running node: changes of their settings, and services that a reload adds.
+//! Services of a running node: changes of their settings, services that a reload adds, and sessions
+//! that may move.
 
 use std::time::Instant;
 

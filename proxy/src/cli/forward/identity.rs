@@ -172,8 +172,8 @@ fn from_invite(
     let given = &invite.delegation.grant.roles;
     if !given.contains(&Role::Operator) {
         return Err(Error::Usage(format!(
-            "this invite is not for the role operator but for {given}; create one with `meshport \
-             invite --site SITE --role operator`"
+            "this invite does not grant the role operator, only {given}; create one with \
+             `meshport invite --site SITE --role operator`"
         )));
     }
     if !args.no_save {
