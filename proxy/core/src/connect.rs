@@ -282,11 +282,12 @@ impl Connect {
         self.unusable_since.map_or(whole, |since| whole.min(since + self.config.hold))
     }
 
-    /// The next untried candidate and its place. With its hello, a stalled origin would win against
-    /// one that serves, and then keep every request waiting.
+    /// The next untried candidate and its place. With its hello, an origin that stalls or hangs
+    /// would win against one that serves, and then keep every request waiting.
     fn next(&self) -> Option<(usize, &Candidate)> {
         let is_any_serving = self.attempts.is_any_serving();
-        self.rounds.first(|it| !is_any_serving || it.origin.state != OriginState::Stalled)
+        let keeps_waiting = |state| matches!(state, OriginState::Stalled | OriginState::Hung);
+        self.rounds.first(|it| !is_any_serving || !keeps_waiting(it.origin.state))
     }
 
     /// Starts an attempt at the untried candidate in this place.

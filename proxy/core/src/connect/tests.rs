@@ -432,13 +432,15 @@ fn another_origin_is_raced_in_place_of_one_whose_requests_hang() {
 #[test]
 fn an_origin_whose_requests_hang_waits_while_a_ready_one_may_answer() {
     let ready = |number, rtt| origin(number, OriginState::Ready, PathView::Up(ms(rtt)));
-    let stalled = origin(3, OriginState::Stalled, UP);
-    let mut bench = Bench::late_at_the_first(vec![ready(1, 10), ready(2, 30), stalled]);
-    assert_eq!(bench.started(), Some((1, 2)), "raced");
-    bench.connect.handle_failure(0, Some(Verdict::Silent));
-    assert_eq!(bench.started(), None, "it would win with its hello");
-    bench.connect.handle_failure(1, Some(Verdict::Refused));
-    assert_eq!(bench.started(), Some((2, 3)), "no other is left");
+    for state in [OriginState::Stalled, OriginState::Hung] {
+        let origins = vec![ready(1, 10), ready(2, 30), origin(3, state, UP)];
+        let mut bench = Bench::late_at_the_first(origins);
+        assert_eq!(bench.started(), Some((1, 2)), "raced");
+        bench.connect.handle_failure(0, Some(Verdict::Silent));
+        assert_eq!(bench.started(), None, "{state}: it would win with its hello");
+        bench.connect.handle_failure(1, Some(Verdict::Refused));
+        assert_eq!(bench.started(), Some((2, 3)), "no other is left");
+    }
 }
 
 #[test]
