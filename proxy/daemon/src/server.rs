@@ -2,8 +2,9 @@
 //!
 //! Each listener has its own limits: connections in total and per client (`slots.rs`), time for a
 //! request's head, size of head and body, lifetime of a connection. So a silent client locks nobody
-//! out. The socket gets its mode before its final name, so no other user can ever open it; a stale
-//! socket is replaced only if nothing answers on it.
+//! out. On the port, where any user can send requests, each has a part of the time (`pace.rs`). The
+//! socket gets its mode before its final name, so no other user can ever open it; a stale socket is
+//! replaced only if nothing answers on it.
 //!
 //! Missing resources (a folder that is not writable, a full disk, a port in use) do not stop the
 //! daemon: it serves its node's clients, logs a warning, and retries. The admin server is only for
@@ -16,8 +17,11 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,6 +34,7 @@ use tracing::{info, warn};
 
 use self::router::ListenerKind;
 use crate::Error;
+use crate::admin::pace::{Pace, Purpose, Turn};
 use crate::admin::slots::{Slot, Slots};
 use crate::driver::answers::Ask;
 use crate::report::AdminHttp;
@@ -203,7 +208,7 @@ impl Listener for KernelListener {
 
 /// Accepts until a stop, then waits a moment for the connections.
 async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Receiver<bool>) {
-    let slots = Slots::default();
+    let (slots, pace) = (Slots::default(), Pace::default());
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -219,7 +224,8 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
                     continue;
                 };
                 let (ask, stopping) = (ask.clone(), stopping.clone());
-                connections.spawn(serve_connection(stream, L::KIND, ask, stopping, slot));
+                let client = Client { who, listener: L::KIND, pace: pace.clone() };
+                connections.spawn(serve_connection(stream, client, ask, stopping, slot));
                 // A request that has already arrived is read before more connections are accepted.
                 tokio::task::yield_now().await;
             }
@@ -234,9 +240,29 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
     let _ = timeout(MAX_DRAIN_TIME, drained).await;
 }
 
+/// The client of a connection.
+struct Client {
+    who: ClientId,
+    listener: ListenerKind,
+    pace: Pace,
+}
+
+impl Client {
+    /// Waits until it is the turn of a request for this path; the socket's never wait.
+    async fn turn(&self, path: &str) -> Option<Turn> {
+        if self.listener == ListenerKind::Socket {
+            return None;
+        }
+        let purpose = router::purpose(path);
+        let turn = self.pace.turn(self.who, purpose).await;
+        // One health check does not wait until another has its answer.
+        (purpose != Purpose::Health).then_some(turn)
+    }
+}
+
 async fn serve_connection<S, A: Ask>(
     stream: S,
-    listener: ListenerKind,
+    client: Client,
     ask: A,
     mut stopping: watch::Receiver<bool>,
     mut slot: Slot,
@@ -245,12 +271,16 @@ async fn serve_connection<S, A: Ask>(
 {
     let marker = slot.marker();
     let (asked, mut first) = watch::channel(false);
-    let service = service_fn(move |request| {
+    let client = Arc::new(client);
+    let service = service_fn(move |request: Request<Incoming>| {
         asked.send_replace(true);
-        let (ask, answering) = (ask.clone(), marker.answering());
+        let (client, ask, marker) = (client.clone(), ask.clone(), marker.clone());
         async move {
-            let answer = router::answer(&ask, listener, request).await;
-            drop(answering);
+            // Its slot may still be taken.
+            let turn = client.turn(request.uri().path()).await;
+            let answering = marker.answering();
+            let answer = router::answer(&ask, client.listener, request).await;
+            drop((answering, turn));
             Ok::<_, Infallible>(answer)
         }
     });

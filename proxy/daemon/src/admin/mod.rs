@@ -16,6 +16,7 @@ pub mod local_server;
 pub mod loopback;
 pub mod metrics;
 pub mod offers;
+pub(crate) mod pace;
 pub mod page;
 pub(crate) mod ping;
 pub mod queries;

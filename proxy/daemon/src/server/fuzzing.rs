@@ -7,8 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use super::router::ListenerKind;
-use super::serve_connection;
+use super::{Client, serve_connection};
 use crate::Error;
+use crate::admin::pace::Pace;
 use crate::admin::request::Kind;
 use crate::admin::slots::Slots;
 use crate::driver::answers::{Answer, Ask, rows};
@@ -51,7 +52,8 @@ pub async fn admin_connection(by_socket: bool, bytes: &[u8]) -> (Vec<u8>, Asked)
     let (_stop, stopping) = watch::channel(false);
     let listener = if by_socket { ListenerKind::Socket } else { ListenerKind::Loopback };
     let slot = Slots::default().take(ClientId::Unknown).expect("there is room");
-    let serving = serve_connection(server, listener, daemon.clone(), stopping, slot);
+    let identified = Client { who: ClientId::Unknown, listener, pace: Pace::default() };
+    let serving = serve_connection(server, identified, daemon.clone(), stopping, slot);
     let talking = async {
         client.write_all(bytes).await.expect("there is room");
         client.shutdown().await.expect("it is memory");

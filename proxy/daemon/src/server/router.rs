@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::Error;
 use crate::admin::local_server;
 use crate::admin::metrics::{self, Format};
+use crate::admin::pace::Purpose;
 use crate::admin::page as web;
 use crate::admin::reply::{Reply, complaint, json, text};
 use crate::admin::request::{self, Kind, MAX_ANSWER_TIME};
@@ -33,6 +34,14 @@ pub(super) enum ListenerKind {
 
 /// Pages that are not requests of the table.
 const PAGES: [&str; 5] = ["/", "/metrics", "/healthz", "/livez", "/readyz"];
+
+/// What a request for this path is for.
+pub(super) fn purpose(path: &str) -> Purpose {
+    match path {
+        "/healthz" | "/livez" | "/readyz" => Purpose::Health,
+        _ => Purpose::View,
+    }
+}
 
 /// Answers one request; a failure is an answer too.
 pub(super) async fn answer<A: Ask, B>(ask: &A, listener: ListenerKind, request: Request<B>) -> Reply

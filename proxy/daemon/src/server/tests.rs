@@ -21,6 +21,7 @@ use crate::admin::metrics::{MEMBERS, Sample, Value};
 use crate::admin::queries::{PeersRequest, ReloadRequest, RoutesRequest, StatusRequest};
 use crate::admin::request;
 use crate::admin::request::Kind;
+use crate::clock;
 use crate::driver::answers::{Answer, Lacking, Samples, rows};
 use crate::driver::handle::Handle;
 
@@ -316,6 +317,31 @@ async fn clients_that_read_nothing_do_not_keep_others_out() {
     assert!(health.expect("at once").ends_with("ok\n"));
 }
 
+/// More than what has been saved.
+#[tokio::test]
+async fn requests_of_one_user_are_paced_and_none_is_refused() {
+    const CONNECTIONS: usize = 8;
+    const EACH: usize = 40;
+    let fixture = Fixture::start().await;
+    let keep = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(EACH - 1);
+    let many = keep + &get("/metrics", "localhost");
+    let begin = clock::now();
+    let mut flood = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let stream = TcpStream::connect(fixture.http).await.expect("the queue has room");
+        let many = many.clone();
+        flood.spawn(async move { exchange(stream, &many).await });
+    }
+    let health = timeout(AT_ONCE, fixture.over_tcp(&get("/livez", "localhost"))).await;
+    assert!(health.expect("at once").ends_with("ok\n"));
+    let answers = flood.join_all().await;
+    let good: usize = answers.iter().map(|it| it.matches("HTTP/1.1 200 OK").count()).sum();
+    assert_eq!(good, CONNECTIONS * EACH);
+    // Each uses up 10 ms, and 2 s were saved.
+    let took = clock::now() - begin;
+    assert!(took >= Duration::from_secs(1), "{took:?}");
+}
+
 #[tokio::test]
 async fn alive_is_not_ready() {
     let fixture = Fixture::start().await;
@@ -504,7 +530,7 @@ async fn every_request_of_the_table_is_served_by_its_kind() {
     for row in rows::<Fake>() {
         assert!(paths.insert(row.path), "{} is in the table twice", row.path);
         let ask = async |listener, method| {
-            let mut request = hyper::Request::new(Full::new(Bytes::new()));
+            let mut request = Request::new(Full::new(Bytes::new()));
             *request.uri_mut() = row.path.parse().expect("a path");
             *request.method_mut() = method;
             request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
