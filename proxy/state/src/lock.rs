@@ -1,4 +1,8 @@
 //! The lock of a state folder: only one process may use it.
+//!
+//! A process locks the file `lock`, and the folder itself, so that removing the file frees nothing.
+//! The lock on the folder is shared: the process that takes over has its own, and programs of
+//! earlier releases, which only look at the folder, may do so.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read};
@@ -19,6 +23,8 @@ const NEEDS_WRITING: &str = "Make it writable for this user, since it stores wha
 #[derive(Debug)]
 pub struct StateLock {
     file: File,
+    /// Not every file system can lock a folder; and it may be `file`.
+    _folder: Option<File>,
 }
 
 impl StateLock {
@@ -36,14 +42,36 @@ impl StateDir {
     /// this folder is locked anew.
     pub fn take_over(&self, shared: OwnedFd) -> Result<StateLock, Error> {
         let file = File::from(shared);
-        let inode = |file: &File| file.metadata().map(|it| (it.dev(), it.ino())).ok();
-        let here = [self.folder.open_file(LOCK, OFlags::RDONLY), self.folder.open_folder()];
-        let is_shared = |it: &File| inode(it).is_some_and(|it| Some(it) == inode(&file));
-        if !here.iter().flatten().any(is_shared) {
-            return self.lock();
+        let of = |file: &File| file.metadata().map(|it| (it.dev(), it.ino())).ok();
+        let [lock, folder] =
+            [self.folder.open_file(LOCK, OFlags::RDONLY), self.folder.open_folder()];
+        let is_shared = |it: &File| of(it).is_some_and(|it| Some(it) == of(&file));
+        if folder.as_ref().is_ok_and(is_shared) {
+            return Ok(self.locked_with(file, None));
         }
+        if lock.as_ref().is_ok_and(is_shared) {
+            return Ok(self.locked_with(file, self.share_folder()));
+        }
+        // Somebody has removed the file. The holder's lock on the folder keeps all others out.
+        if file.metadata().is_ok_and(|it| it.nlink() == 0)
+            && let Ok(Some(anew)) = self.folder.open_lock(LOCK)
+            && matches!(is_free(anew.try_lock()), Ok(true))
+        {
+            return Ok(self.locked_with(anew, self.share_folder()));
+        }
+        drop(file);
+        self.lock()
+    }
+
+    fn locked_with(&self, file: File, folder: Option<File>) -> StateLock {
+        // The process id only improves messages, and a full disk cannot store it.
         let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
-        Ok(StateLock { file })
+        StateLock { file, _folder: folder }
+    }
+
+    /// A lock on the folder beside that of the process from which this one takes over.
+    fn share_folder(&self) -> Option<File> {
+        self.folder.open_folder().ok().filter(|it| it.try_lock_shared().is_ok())
     }
 
     /// Makes this the only process on the folder, and removes what a crashed one left half-written.
@@ -84,37 +112,40 @@ impl StateDir {
             _ if folder::is(&error, Errno::LOOP) => folder::linked(&path),
             _ => Error::io(format!("lock {}", path.display()))(error),
         };
-        let file = match self.locked_file().map_err(locking)? {
-            Ok(file) => file,
+        let (file, folder) = match self.locked_files().map_err(locking)? {
+            Ok(files) => files,
             Err(file) => return Ok(Err(file)),
         };
-        // The process id only improves the message below, and a full disk cannot store it; only the
-        // lock matters.
-        let _ = self.folder.note(LOCK, &format!("{}\n", std::process::id()));
+        let lock = self.locked_with(file, folder);
         self.folder.remove_leftovers();
-        Ok(Ok(StateLock { file }))
+        Ok(Ok(lock))
     }
 
-    /// The locked file, or the file that another process has locked.
+    /// The locked file and folder, or the one that another process has locked.
     ///
-    /// Without a lock file, where none can be created, the folder itself is locked. So a process
-    /// that has locked the file checks that the folder is not locked, and one that has locked the
-    /// folder checks that there is still no file: of two, at least one notices the other.
-    fn locked_file(&self) -> io::Result<Result<File, File>> {
+    /// Without a lock file, where none can be created, only the folder is locked. One that has
+    /// locked the folder checks that there is still no file, which a process of an earlier release
+    /// may have locked alone: of two, at least one notices the other.
+    fn locked_files(&self) -> io::Result<Result<(File, Option<File>), File>> {
         let Some(file) = self.folder.open_lock(LOCK)? else {
             let folder = self.folder.open_folder()?;
             let is_alone = is_free(folder.try_lock())?
                 && matches!(self.folder.open_file(LOCK, OFlags::RDONLY), Err(Errno::NOENT));
-            return Ok(if is_alone { Ok(folder) } else { Err(folder) });
+            return Ok(if is_alone { Ok((folder, None)) } else { Err(folder) });
         };
         if !is_free(file.try_lock())? {
             return Ok(Err(file));
         }
-        match self.folder.open_folder() {
+        let Ok(folder) = self.folder.open_folder() else { return Ok(Ok((file, None))) };
+        // Alone first: a holder whose file was removed shares it. Of two such starts both may fail.
+        let is_alone = is_free(folder.try_lock());
+        let is_locked = is_alone.and_then(|it| Ok(it && is_free(folder.try_lock_shared())?));
+        Ok(match is_locked {
+            Ok(true) => Ok((file, Some(folder))),
+            Ok(false) => Err(folder),
             // Not every file system can lock a folder.
-            Ok(folder) if matches!(is_free(folder.try_lock_shared()), Ok(false)) => Ok(Err(folder)),
-            _ => Ok(Ok(file)),
-        }
+            Err(_) => Ok((file, None)),
+        })
     }
 
     fn locked(&self, file: &mut File) -> Error {
@@ -173,6 +204,33 @@ mod tests {
         state.lock().expect_err("the successor holds it");
         drop(next);
         drop(state.lock().expect("the lock is free again"));
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_held_and_can_be_taken_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::open(folder.path()).expect("a state folder");
+        let former = state.lock().expect("it is free");
+        let remove = || std::fs::remove_file(folder.path().join(LOCK)).expect("it is there");
+        remove();
+        let error = state.lock().expect_err("it is in use").to_string();
+        assert!(error.contains("another process is using this state folder"), "{error}");
+        let next = state.take_over(former.share().expect("a copy")).expect("it is shared");
+        drop(former);
+        remove();
+        assert!(state.try_lock().expect("it can be looked at").is_none(), "the successor has it");
+        drop(next);
+        drop(state.lock().expect("the lock is free again"));
+    }
+
+    /// A program of an earlier release looks whether it could share the folder.
+    #[test]
+    fn a_locked_folder_can_be_shared() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::open(folder.path()).expect("a state folder");
+        let _lock = state.lock().expect("it is free");
+        let former = File::open(folder.path()).expect("a folder");
+        former.try_lock_shared().expect("it can be shared");
     }
 
     /// As where no lock file can be created.
