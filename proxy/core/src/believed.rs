@@ -8,7 +8,9 @@
 //! A clock that was behind is believed at once when it is set right: when it returns to the time
 //! that it had before it went back, or when a verified credential begins after the believed time
 //! and not after the clock's. Only a time that had gone on for an hour is returned to, and none
-//! such is given up for a credential: the clock of the one who signed it may have been ahead.
+//! such is given up for a credential: the clock of the one who signed it may have been ahead. This
+//! node's own credential was valid by its own clock, so a time before it is given up after
+//! [`OWN_DOUBT`], however long it had gone on.
 //!
 //! A jump ahead that is believed only because it lasted is remembered for an hour, or until the
 //! clock goes back: if all members have expired by it, the clock is wrong rather than they.
@@ -19,6 +21,8 @@ use meshport_config::{MAX_CLOCK_SKEW_S, UnixSeconds};
 
 /// How long a clock must be ahead before it is believed.
 pub const DOUBT: Duration = Duration::from_secs(30);
+/// The same if the believed time is before this node's own credential, and the clock's is not.
+pub const OWN_DOUBT: Duration = Duration::from_secs(3);
 /// A time that has gone on for this long without a jump is trusted.
 const TRUSTED: Duration = Duration::from_hours(1);
 /// The largest gain at once that raises no doubt: well above an adjustment or a late reading.
@@ -35,6 +39,8 @@ pub struct Believed {
     before: Option<(Duration, Instant)>,
     /// The latest start of a verified credential, less the skew that clocks are allowed.
     at_least: UnixSeconds,
+    /// The same of this node's own credential.
+    own: UnixSeconds,
     lead: Option<Lead>,
     jumped: Option<Jump>,
 }
@@ -59,7 +65,8 @@ impl Believed {
     /// Believes the first reading.
     pub const fn new() -> Self {
         let (last, since, before, lead, jumped) = (None, None, None, None, None);
-        Self { last, since, before, at_least: UnixSeconds(0), lead, jumped }
+        let (at_least, own) = (UnixSeconds(0), UnixSeconds(0));
+        Self { last, since, before, at_least, own, lead, jumped }
     }
 
     /// The jumps ahead of the last hour, in one, if nothing but their lasting speaks for them.
@@ -75,8 +82,12 @@ impl Believed {
     /// Handles that a verified credential is not valid before `begins`, so that the time is not
     /// much earlier.
     pub fn handle_evidence(&mut self, begins: UnixSeconds) {
-        let at_least = UnixSeconds(begins.0.saturating_sub(MAX_CLOCK_SKEW_S));
-        self.at_least = self.at_least.max(at_least);
+        self.at_least = self.at_least.max(less_skew(begins));
+    }
+
+    /// Handles that this node's own credential is not valid before `begins`.
+    pub fn handle_own(&mut self, begins: UnixSeconds) {
+        self.own = less_skew(begins);
     }
 
     /// Takes a reading of the wall clock, since 1970, and of a clock that never jumps and that runs
@@ -99,11 +110,14 @@ impl Believed {
             return self.believe(wall, now);
         }
         let returns = self.before.map(go_on).is_some_and(|it| wall.abs_diff(it) <= MAX_GAIN);
-        let is_behind = (expected.as_secs() + 1..=wall.as_secs()).contains(&self.at_least.0);
+        let gained = expected.as_secs() + 1..=wall.as_secs();
+        let (is_behind, is_behind_own) =
+            (gained.contains(&self.at_least.0), gained.contains(&self.own.0));
         let lead = self.doubt(wall - expected, now);
-        let lasts = now.saturating_duration_since(lead.since) >= DOUBT;
-        let is_right = returns || (is_behind && !is_trusted);
-        if is_right || lasts {
+        let lasts = now.saturating_duration_since(lead.since);
+        let is_right =
+            returns || (is_behind && !is_trusted) || (is_behind_own && lasts >= OWN_DOUBT);
+        if is_right || lasts >= DOUBT {
             let begun = expected.saturating_sub(now.saturating_duration_since(lead.since));
             let new = Jump { by: lead.by, at: UnixSeconds(begun.as_secs()) };
             let all = self.jumped.map_or(new, |it| Jump { by: it.by + new.by, ..it });
@@ -131,6 +145,11 @@ impl Believed {
         (self.last, self.lead) = (Some((wall, now)), None);
         UnixSeconds(wall.as_secs())
     }
+}
+
+/// A time that a clock shows at least if something has begun.
+fn less_skew(begins: UnixSeconds) -> UnixSeconds {
+    UnixSeconds(begins.0.saturating_sub(MAX_CLOCK_SKEW_S))
 }
 
 #[cfg(test)]
@@ -229,6 +248,30 @@ mod tests {
         assert_eq!(read(&[BEGIN_S], 1), BEGIN_S + 1, "not behind that one");
         let trusted = TRUSTED.as_secs();
         assert_eq!(read(&[begins], trusted), BEGIN_S + trusted, "the signer's clock was ahead");
+    }
+
+    #[test]
+    fn a_clock_behind_its_own_credential_is_believed_soon_after_it_is_set_right() {
+        let (back, doubt) = (-5 * DAY_S.cast_signed(), OWN_DOUBT.as_secs());
+        for behind_s in [10, 2 * TRUSTED.as_secs()] {
+            let (begin, mut believed) = (Instant::now(), Believed::new());
+            believed.handle_own(UnixSeconds(BEGIN_S - DAY_S));
+            let mut read = |second: u64, ahead: i64| {
+                let wall = (BEGIN_S + second).saturating_add_signed(ahead);
+                let at = begin + Duration::from_secs(second);
+                believed.handle_reading(Duration::from_secs(wall), at).0.cast_signed()
+                    - (BEGIN_S + second).cast_signed()
+            };
+            assert_eq!((read(0, 0), read(1, back)), (0, back));
+            let right = behind_s + 1;
+            assert_eq!(read(behind_s, back), back);
+            assert_eq!((read(right, 0), read(right + doubt - 1, 0)), (back, back));
+            assert_eq!(read(right + doubt, 0), 0);
+            // It is ahead now, and its credential has begun by both times.
+            let ahead = DAY_S.cast_signed();
+            assert_eq!((read(right + 10, ahead), read(right + 20, ahead)), (0, 0));
+            assert_eq!(believed.jumped(), None);
+        }
     }
 
     #[test]

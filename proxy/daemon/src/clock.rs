@@ -35,6 +35,11 @@ pub(crate) fn note_start(begins: UnixSeconds) {
     BELIEVED.lock().unwrap_or_else(PoisonError::into_inner).handle_evidence(begins);
 }
 
+/// Notes that this node's own credential is not valid before `begins`.
+pub(crate) fn note_own(begins: UnixSeconds) {
+    BELIEVED.lock().unwrap_or_else(PoisonError::into_inner).handle_own(begins);
+}
+
 /// Wall time as far as it is believed, for credentials and logs only. A clock before 1970 reads as
 /// 1970.
 #[expect(clippy::disallowed_methods, reason = "beside the wall clock, also in a paused runtime")]

@@ -42,6 +42,7 @@ impl Driver {
         let changed = self.state.identity.apply(change);
         if matches!(changed, Changed::Credential | Changed::FormerCredential | Changed::Key(_)) {
             let own = self.state.identity.credential.clone();
+            clock::note_own(own.issued_at);
             self.state.renewals.follow(&own, now);
             self.outputs.credential.send_replace(own);
         }

@@ -162,6 +162,7 @@ impl LocalState {
         services: BTreeMap<ServiceName, ServiceFacts>,
     ) -> Self {
         let (now, audit) = (clock::now(), Audit::default());
+        clock::note_own(identity.credential.issued_at);
         let process = ProcessFacts {
             started: now,
             started_at: clock::wall(),
