@@ -38,7 +38,7 @@ pub const MAX_SERVED: u64 = 32_768;
 pub const RELAYED_SHARE: u64 = 4;
 
 /// Descriptors of a session with a client of this machine: the client's, and the local instance's.
-const CLIENT_DESCRIPTORS: u64 = 2;
+pub const CLIENT_DESCRIPTORS: u64 = 2;
 
 /// The side of the mesh that a session is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -127,6 +127,8 @@ pub struct Ledger {
     /// The most open sessions since [`Ledger::take_peak`].
     peak: u64,
     shares: Shares,
+    /// Descriptors for clients of this machine: those with a slot, and those that wait for one.
+    held: u64,
     /// Nodes whose key changed while sessions are open: the sessions stay under the line they began
     /// on, and are reported as the successor's.
     renamed: BTreeMap<NodeId, NodeId>,
@@ -175,6 +177,19 @@ impl Ledger {
             session.holder = Some((peer, node));
         }
         Ok(id)
+    }
+
+    /// Reserves `count` descriptors for a client of this machine, in a process that may open this
+    /// many; whether there are enough.
+    pub fn hold(&mut self, count: u64, descriptors: u64) -> bool {
+        let is_room = self.used().saturating_add(count) <= descriptors;
+        self.held += if is_room { count } else { 0 };
+        is_room
+    }
+
+    /// Gives back reserved descriptors.
+    pub fn let_go(&mut self, count: u64) {
+        self.held = self.held.saturating_sub(count);
     }
 
     /// Opens the two entries of a session relayed to `target` for `peer`, one under each; none if
@@ -472,9 +487,15 @@ impl Ledger {
 
     /// How many more sessions can be served: each takes a port and a descriptor.
     fn free(&self, descriptors: u64) -> u64 {
-        let [clients, served] = [Side::Client, Side::Served].map(|side| self.all[side as usize]);
-        let used = served.saturating_add(clients.saturating_mul(CLIENT_DESCRIPTORS));
-        MAX_SERVED.saturating_sub(served).min(descriptors.saturating_sub(used))
+        let free = MAX_SERVED.saturating_sub(self.count_all(Side::Served));
+        free.min(descriptors.saturating_sub(self.used()))
+    }
+
+    /// Descriptors in use. Not every session of a client has reserved its own: other processes of
+    /// this node carry some.
+    fn used(&self) -> u64 {
+        let clients = self.count_all(Side::Client).saturating_mul(CLIENT_DESCRIPTORS);
+        self.count_all(Side::Served).saturating_add(clients.max(self.held))
     }
 
     /// The line under its current name.

@@ -130,13 +130,13 @@ impl Ingress {
     ) -> Self {
         let totals = context.sessions.totals(&service);
         Self {
+            pacing: Pacing::new(context.sessions.clone()),
             tickets: AtomicU64::new(context.first_ticket),
             context,
             service,
             route,
             limits,
             totals,
-            pacing: Pacing::new(),
             searches: Mutex::default(),
             quota: Mutex::default(),
         }

@@ -249,8 +249,9 @@ fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLo
         );
     }
     let turned_away = ingress.totals.counts.get(SessionCount::OverLimit);
+    let few_descriptors = ingress.context.sessions.lacks_descriptors();
     warn!(
-        service = %ingress.service, max_sessions, turned_away,
+        service = %ingress.service, max_sessions, turned_away, few_descriptors,
         "{SESSIONS_FULL}"
     );
 }

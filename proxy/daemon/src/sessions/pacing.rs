@@ -10,6 +10,7 @@ use meshport_core::pace::{Arrival, Pace, Payer};
 
 use crate::clock;
 use crate::sessions::client::ClientId;
+use crate::sessions::registry::{Hold, Sessions};
 use crate::tcp::Tcp;
 
 /// A session that lasts this long counts as useful, even if nothing came back yet.
@@ -18,9 +19,17 @@ pub(crate) const LASTS: Duration = Duration::from_millis(500);
 /// The clients of a service.
 #[derive(Debug)]
 pub(crate) struct Pacing {
-    pace: Mutex<Pace<ClientId, Tcp>>,
+    pace: Mutex<Pace<ClientId, Waiting>>,
+    sessions: Sessions,
     /// Signals that credit was returned to a waiting client.
     repaid: Notify,
+}
+
+/// A client that waits, and its descriptor.
+#[derive(Debug)]
+struct Waiting {
+    client: Tcp,
+    _descriptor: Hold,
 }
 
 /// The decision about a client.
@@ -42,9 +51,9 @@ pub(crate) struct Paid {
 }
 
 impl Pacing {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(sessions: Sessions) -> Arc<Self> {
         let pace = Mutex::new(Pace::new(clock::now()));
-        Arc::new(Self { pace, repaid: Notify::new() })
+        Arc::new(Self { pace, sessions, repaid: Notify::new() })
     }
 
     /// Decides about a client that was just accepted.
@@ -69,12 +78,13 @@ impl Pacing {
         client: Tcp,
         now: Instant,
     ) -> Admission {
-        match self.lock().arrive(who, client, now) {
-            Arrival::Serve(client) => {
+        let Some(hold) = self.sessions.hold(1) else { return Admission::TurnedAway(client, who) };
+        match self.lock().arrive(who, Waiting { client, _descriptor: hold }, now) {
+            Arrival::Serve(Waiting { client, .. }) => {
                 Admission::Serve(client, self.paid(Some(Payer::Holder(who)), now))
             }
             Arrival::Waits => Admission::Waits(who),
-            Arrival::Full(client) => Admission::TurnedAway(client, who),
+            Arrival::Full(Waiting { client, .. }) => Admission::TurnedAway(client, who),
         }
     }
 
@@ -82,7 +92,7 @@ impl Pacing {
     pub(crate) fn next(self: &Arc<Self>) -> Option<Admission> {
         let now = clock::now();
         let mut pace = self.lock();
-        let (who, client) = pace.poll(now)?;
+        let (who, Waiting { client, .. }) = pace.poll(now)?;
         let payer = Payer::Holder(who);
         if client.is_gone() {
             pace.repay(payer);
@@ -93,13 +103,13 @@ impl Pacing {
 
     /// Removes and returns all waiting clients.
     pub(crate) fn take_waiting(&self) -> Vec<Tcp> {
-        self.lock().take_waiting()
+        self.lock().take_waiting().into_iter().map(|Waiting { client, .. }| client).collect()
     }
 
     /// Removes and returns clients that may not wait any longer, as turned away.
     pub(crate) fn take_evicted(&self) -> Vec<Admission> {
-        let evicted = self.lock().take_evicted();
-        evicted.into_iter().map(|(who, client)| Admission::TurnedAway(client, who)).collect()
+        let evicted = self.lock().take_evicted().into_iter();
+        evicted.map(|(who, Waiting { client, .. })| Admission::TurnedAway(client, who)).collect()
     }
 
     /// Resolves when [`Pacing::next`] may have a client.
@@ -120,7 +130,7 @@ impl Pacing {
         Paid { pacing: self.clone(), payer, at }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pace<ClientId, Tcp>> {
+    fn lock(&self) -> MutexGuard<'_, Pace<ClientId, Waiting>> {
         self.pace.lock().expect("no holder of this lock can panic")
     }
 }

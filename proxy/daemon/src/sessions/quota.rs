@@ -5,11 +5,13 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use meshport_core::ledger::CLIENT_DESCRIPTORS;
 use meshport_core::quota::{OverQuota, Quota};
 
 use crate::clock;
 use crate::sessions::client::ClientId;
 use crate::sessions::ingress::Ingress;
+use crate::sessions::registry::Hold;
 use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::Tcp;
 
@@ -18,6 +20,7 @@ use crate::tcp::Tcp;
 pub(crate) struct Slot {
     ingress: Arc<Ingress>,
     holder: Option<ClientId>,
+    _descriptors: Hold,
 }
 
 impl Drop for Slot {
@@ -27,7 +30,8 @@ impl Drop for Slot {
 }
 
 impl Ingress {
-    /// A slot for one more client, unless `max-sessions` are open or its user has used its share.
+    /// A slot for one more client, unless `max-sessions` are open, its user has used its share, or
+    /// the process has too few descriptors.
     pub(crate) fn slot(self: &Arc<Self>, client: &Tcp) -> Result<Slot, OverQuota<ClientId>> {
         let all = self.limits.borrow().max_sessions;
         let is_scarce = self.change_quota(|quota| quota.is_scarce(all));
@@ -49,8 +53,12 @@ impl Ingress {
         all: u64,
     ) -> Result<Slot, OverQuota<ClientId>> {
         let holder = who.filter(|who| *who != ClientId::User(0));
-        match self.change_quota(|quota| quota.take(holder, all)) {
-            Ok(()) => Ok(Slot { ingress: self.clone(), holder }),
+        let taken = match self.context.sessions.hold(CLIENT_DESCRIPTORS) {
+            Some(hold) => self.change_quota(|quota| quota.take(holder, all)).map(|()| hold),
+            None => Err(OverQuota::Full),
+        };
+        match taken {
+            Ok(hold) => Ok(Slot { ingress: self.clone(), holder, _descriptors: hold }),
             Err(OverQuota::Full) => {
                 self.totals.counts.bump(SessionCount::OverLimit);
                 Err(OverQuota::Full)

@@ -52,6 +52,19 @@ impl Default for Inner {
     }
 }
 
+/// Descriptors reserved for a client of this machine until dropped.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    sessions: Sessions,
+    count: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.sessions.change(|ledger| ledger.let_go(self.count));
+    }
+}
+
 /// Counts one session as open until dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
@@ -81,6 +94,13 @@ impl Sessions {
         let descriptors = self.inner.descriptors;
         let id = self.change(|ledger| ledger.serve(service, peer, node, descriptors))?;
         Ok(Guard { sessions: self.clone(), id })
+    }
+
+    /// Reserves descriptors for a client of this machine; none if too few are left beside the other
+    /// clients and the sessions served for other nodes.
+    pub(crate) fn hold(&self, count: u64) -> Option<Hold> {
+        let is_room = self.change(|ledger| ledger.hold(count, self.inner.descriptors));
+        is_room.then(|| Hold { sessions: self.clone(), count })
     }
 
     /// Adds a relayed session, see [`Ledger::relay`].

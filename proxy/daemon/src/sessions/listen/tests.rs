@@ -8,11 +8,14 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::sessions::client::ClientId;
+use crate::sessions::ingress::Context;
 use crate::sessions::pacing::LASTS;
 use crate::sessions::quota::Slot;
+use crate::sessions::registry::Sessions;
 use crate::sessions::totals::{OverShare, SessionCount};
 use crate::tcp::memory;
 use crate::testing::{self, ingress, route, until};
+use meshport_core::ledger::Crowded;
 use meshport_core::pace::MAX_HOLDERS;
 use meshport_core::route::PathView;
 use std::sync::atomic::Ordering;
@@ -231,6 +234,36 @@ async fn a_user_with_its_full_share_is_refused_and_others_are_served() {
     assert_eq!(held.len() as u64, ALL, "root may have all that is left");
     held.clear();
     assert_eq!(totals.open.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn clients_with_a_slot_those_that_wait_and_served_sessions_share_the_descriptors() {
+    /// What one client may open at once.
+    const OWN: usize = 512;
+
+    let (near, far) = testing::pair();
+    let memory = || Host::Memory(memory::Host::default());
+    let (ample, routes) = ingress(&near, memory(), "127.0.0.1:1");
+    let sessions = Sessions::within(7);
+    let context = Context { sessions: sessions.clone(), ..ample.context.clone() };
+    let (service, limits) = (testing::service(), ample.limits.clone());
+    let ingress = Arc::new(Ingress::new(context, service.clone(), routes.subscribe(), limits));
+    let (peer, root) = (far.mesh.node_id(), ClientId::User(0));
+    let serve = || sessions.serve(&service, peer, peer);
+    let _served = [(); 2].map(|()| serve().expect("there is room"));
+    let slots = [(); 2].map(|()| ingress.slot_of(root).expect("there is room"));
+    assert_eq!(ingress.slot_of(root).err(), Some(OverQuota::Full), "one descriptor is left");
+    let arrive = || {
+        let (client, end) = memory::pair();
+        (ingress.pacing.admit_of(root, Tcp::Memory(client), clock::now()), end)
+    };
+    let first: Vec<_> = (0..OWN).map(|_| arrive().0).collect();
+    assert!(first.iter().all(|it| matches!(it, Admission::Serve(..))));
+    assert!(matches!(arrive().0, Admission::Waits(_)), "it takes the last one");
+    assert!(matches!(arrive().0, Admission::TurnedAway(..)));
+    assert_eq!(serve().err(), Some(Crowded::Full));
+    drop((ingress.pacing.take_waiting(), slots));
+    assert!(sessions.hold(5).is_some() && sessions.hold(6).is_none());
 }
 
 #[tokio::test]
