@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
+/// The largest file of certificates or with a key, in bytes: those of a system have 250 KiB.
+pub(crate) const MAX_PEM_BYTES: u64 = 4 * 1024 * 1024;
+
 /// Reads a regular file of at most `limit` bytes. A pipe in place of it does not block.
 ///
 /// # Errors

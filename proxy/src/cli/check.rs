@@ -251,7 +251,11 @@ fn check_files(service: &str, settings: &ServiceSettings, report: &mut CheckRepo
     for (key, path, is_secret) in files {
         let Some(path) = path else { continue };
         let at = format!("service.{service}.{key}: {}", path.display());
-        match File::open(path).and_then(|_| fs::metadata(path)) {
+        let opened = |it: fs::Metadata| {
+            // Opening a pipe would wait for its writer.
+            if it.is_file() { File::open(path).map(|_| it) } else { Ok(it) }
+        };
+        match fs::metadata(path).and_then(opened) {
             Err(error) => report.obstacles.push(format!("{at} cannot be read: {error}")),
             Ok(metadata) if !metadata.is_file() => {
                 report.obstacles.push(format!("{at} is not a file"));
@@ -271,6 +275,11 @@ fn check_files(service: &str, settings: &ServiceSettings, report: &mut CheckRepo
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use meshport_config::ServiceName;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     #[test]
@@ -283,6 +292,23 @@ mod tests {
         assert_eq!((&json["ok"], &json["file"]), (&false.into(), &none.to_str().into()));
         let obstacle = json["obstacles"][0].as_str().unwrap_or_default();
         assert!(obstacle.starts_with("cannot read the configuration"), "{json}");
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_reported_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).expect("made");
+        let mut settings = ServiceSettings::defaults(&ServiceName::kube_apiserver());
+        settings.health.ca_file = Some(pipe);
+        let (say, said) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let mut report = CheckReport::default();
+            check_files("kube-apiserver", &settings, &mut report);
+            say.send(report.obstacles)
+        });
+        let said = said.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody");
+        assert!(said.len() == 1 && said[0].ends_with("pipe is not a file"), "{said:?}");
     }
 
     #[test]

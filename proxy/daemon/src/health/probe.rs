@@ -302,7 +302,7 @@ fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
     };
     let mut config = match (&settings.client_cert_file, &settings.client_key_file) {
         (Some(certificate), Some(key_file)) => {
-            let key = PrivateKeyDer::from_pem_file(key_file)
+            let key = PrivateKeyDer::from_pem_slice(&pem(key_file)?)
                 .map_err(|error| unusable(key_file, &error))?;
             builder
                 .with_client_auth_cert(certificates(certificate)?, key)
@@ -316,12 +316,17 @@ fn connector(settings: &HealthSettings) -> Result<TlsConnector, Error> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let read = CertificateDer::pem_file_iter(file).map_err(|error| unusable(file, &error))?;
+    let pem = pem(file)?;
+    let read = CertificateDer::pem_slice_iter(&pem);
     let all = read.collect::<Result<Vec<_>, _>>().map_err(|error| unusable(file, &error))?;
     if all.is_empty() {
         return Err(unusable(file, &"it holds no certificate"));
     }
     Ok(all)
+}
+
+fn pem(file: &Path) -> Result<Zeroizing<Vec<u8>>, Error> {
+    files::read(file, files::MAX_PEM_BYTES).map_err(|error| unusable(file, &error))
 }
 
 fn unusable(file: &Path, why: &dyn std::fmt::Display) -> Error {
@@ -341,6 +346,7 @@ fn server_name(address: &str, settings: &HealthSettings) -> Result<ServerName<'s
 #[cfg(test)]
 mod tests {
     use meshport_config::Settings;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -437,6 +443,36 @@ mod tests {
         // Another authority signed the server's certificate, so verification fails.
         assert_eq!(prober.ask(Question::Ready).await.outcome, Outcome::Broken);
         assert!(prober.tls.get().is_some(), "the file was read");
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let made = rcgen::CertificateParams::default().self_signed(&pair).expect("signed");
+        std::fs::write(path("crt"), made.pem()).expect("written");
+        std::fs::write(path("key"), pair.serialize_pem()).expect("written");
+        mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RUSR, 0).expect("made");
+        for (ca, certificate, key, is_fine) in [
+            ("crt", "crt", "key", true),
+            ("pipe", "crt", "key", false),
+            ("crt", "pipe", "key", false),
+            ("crt", "crt", "pipe", false),
+        ] {
+            let settings = HealthSettings {
+                ca_file: Some(path(ca)),
+                client_cert_file: Some(path(certificate)),
+                client_key_file: Some(path(key)),
+                ..settings(HealthMode::Kubernetes)
+            };
+            let (say, said) = std::sync::mpsc::sync_channel(1);
+            std::thread::spawn(move || say.send(connector(&settings).map(drop)));
+            let said = said.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody");
+            let why = said.err().map(|it| it.to_string());
+            let is_as_it_is = why.as_ref().is_none_or(|it| it.contains("not a regular file"));
+            assert!(why.is_none() == is_fine && is_as_it_is, "{ca} {certificate} {key}: {why:?}");
+        }
     }
 
     #[tokio::test]

@@ -30,8 +30,8 @@ use tracing::{info, warn};
 use crate::clock;
 use crate::driver::Driver;
 use crate::driver::answers::{Answer, Ask, Asker};
-use crate::http;
 use crate::kubernetes::roster::{ListError, Source};
+use crate::{files, http};
 
 mod kubernetes;
 
@@ -248,9 +248,11 @@ fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, PostError> {
     };
     let unusable = |why: String| PostError::Roots { path: file.to_owned(), why };
     let mut roots = RootCertStore::empty();
-    let all = CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))?;
+    let pem = files::read(file, files::MAX_PEM_BYTES);
+    let pem = pem.map_err(|error| unusable(error.to_string()))?;
     // Skip system certificates that cannot be parsed.
-    roots.add_parsable_certificates(all.filter_map(Result::ok));
+    let all = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+    roots.add_parsable_certificates(all);
     if roots.is_empty() {
         return Err(unusable("it holds no certificate".into()));
     }
