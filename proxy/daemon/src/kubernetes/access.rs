@@ -29,8 +29,14 @@ const TOKEN_FILE: &str = "tokenFile";
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// The largest kubeconfig, in bytes: those of many clusters have 100 KiB.
 const MAX_KUBECONFIG_BYTES: u64 = 256 * 1024;
-/// The most levels of `[` and `{`. The parser's time grows with the square of them.
-const MAX_LEVELS: usize = 64;
+/// The most `[` and `{` in it, quoted ones included: the time that the parser takes grows with the
+/// product of its length and the open ones. A kubeconfig of a thousand clusters has some thousands
+/// if it is JSON, and hardly any otherwise.
+const MAX_BRACKETS: usize = 8192;
+/// The levels that the parser reads.
+const MAX_LEVELS: usize = 128;
+/// The beginning of its error beyond them.
+const TOO_DEEP: &str = "recursion limit exceeded";
 
 /// An error of a kubeconfig or of a file that it names. Messages call the kubeconfig "it" and
 /// repeat nothing that could be a secret.
@@ -41,6 +47,10 @@ pub(crate) enum KubeconfigError {
     File { path: PathBuf, source: io::Error },
     #[error("it is not YAML")]
     NotYaml,
+    #[error("it is nested deeper than {MAX_LEVELS} levels")]
+    TooDeep,
+    #[error("it has more than {MAX_BRACKETS} opening brackets")]
+    TooManyBrackets,
     /// It refers to an entry that does not exist.
     #[error("it has no entry \"{name}\" in {list}")]
     NoEntry { list: &'static str, name: String },
@@ -126,24 +136,13 @@ pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
 
 fn document(bytes: &[u8]) -> Result<Value, KubeconfigError> {
     let text = std::str::from_utf8(bytes).map_err(|_| KubeconfigError::NotYaml)?;
-    match levels(bytes) <= MAX_LEVELS {
-        true => yaml_serde::from_str(text).map_err(|_| KubeconfigError::NotYaml),
-        false => Err(KubeconfigError::NotYaml),
+    if text.matches(['[', '{']).count() > MAX_BRACKETS {
+        return Err(KubeconfigError::TooManyBrackets);
     }
-}
-
-/// The most levels of `[` and `{`, quoted ones included.
-fn levels(text: &[u8]) -> usize {
-    let (mut level, mut most) = (0_usize, 0);
-    for byte in text {
-        match byte {
-            b'[' | b'{' => level += 1,
-            b']' | b'}' => level = level.saturating_sub(1),
-            _ => {}
-        }
-        most = most.max(level);
-    }
-    most
+    yaml_serde::from_str(text).map_err(|error| {
+        let is_deep = error.to_string().starts_with(TOO_DEEP);
+        if is_deep { KubeconfigError::TooDeep } else { KubeconfigError::NotYaml }
+    })
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -252,11 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_refused_before_it_is_parsed() {
-        let nested = |levels: usize| [vec![b'['; levels], vec![b']'; levels]].concat();
-        assert!(document(&nested(MAX_LEVELS)).is_ok());
-        assert_eq!(levels(b"{a: [1], b: [2]}"), 2);
-        assert!(document(&nested(100_000)).is_err(), "it would take minutes");
+    fn deep_nesting_is_refused_and_quoted_brackets_nest_nothing() {
+        let flow = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        let block = |levels: usize| "- ".repeat(levels) + "a";
+        let said = |text: &str| document(text.as_bytes()).err().map(|it| it.to_string());
+        let deep = Some("it is nested deeper than 128 levels".to_owned());
+        for nested in [flow, block] {
+            assert_eq!(said(&nested(MAX_LEVELS)), None);
+            assert_eq!(said(&nested(MAX_LEVELS + 1)), deep);
+        }
+        assert_eq!(said(&block(100_000)), deep);
+        assert_eq!(said(&format!("a: '{}'", "[".repeat(1000))), None);
+        assert_eq!(said("a: ["), Some("it is not YAML".into()));
+        let many = said(&flow(100_000)).expect("it would take seconds");
+        assert_eq!(many, "it has more than 8192 opening brackets");
     }
 
     #[tokio::test]
