@@ -40,15 +40,27 @@ pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
     }
 }
 
-/// The finding about a clock that jumped ahead, past the end of all members' credentials.
-pub(crate) fn of_jump(jump: Jump) -> Finding {
-    WRONG_CLOCK.found(format!(
-        "this machine's clock jumped ahead by {} at {}; by it, the credentials of all other \
-         members have expired",
+/// The finding about a clock that jumped ahead, past the end of the credentials of all others if
+/// they `have_ended`, or of this node's own. It is for a node that sees no other member as valid.
+pub(crate) fn of_jump(
+    jump: Jump,
+    have_ended: bool,
+    own: &Credential,
+    now: UnixSeconds,
+) -> Option<Finding> {
+    let ended = match have_ended {
+        true => "the credentials of all other members have expired",
+        false if jump.at < own.expires_at && own.expires_at <= now => {
+            "this node's credential has expired; it knows no other member"
+        }
+        false => return None,
+    };
+    Some(WRONG_CLOCK.found(format!(
+        "this machine's clock jumped ahead by {} at {}; by it, {ended}",
         // To the hour.
         days(jump.by.as_secs() + 30 * 60),
         jump.at
-    ))
+    )))
 }
 
 fn days(seconds: u64) -> String {
@@ -128,6 +140,23 @@ mod tests {
         let at = |skew: u64| of_credential(&own, UnixSeconds(own.issued_at.0 - skew));
         assert_eq!(at(MAX_CLOCK_SKEW_S), None);
         assert_eq!(at(MAX_CLOCK_SKEW_S + 1).expect("too early").kind.id, "MP103");
+    }
+
+    #[test]
+    fn a_jump_is_blamed_for_the_end_of_all_others_or_of_a_node_alone() {
+        let own = credential(4, "node");
+        let end = own.expires_at;
+        let at = |before_s: u64| Jump {
+            by: std::time::Duration::from_secs(400 * DAY_S),
+            at: UnixSeconds(end.0 - before_s),
+        };
+        let said = |jump, have_ended, now| of_jump(jump, have_ended, &own, now).map(|it| it.detail);
+        let others = said(at(60), true, UnixSeconds(end.0 - 1)).expect("they have ended");
+        assert!(others.ends_with("the credentials of all other members have expired"), "{others}");
+        let alone = said(at(60), false, end).expect("it has ended");
+        assert!(alone.ends_with("credential has expired; it knows no other member"), "{alone}");
+        assert_eq!(said(at(60), false, UnixSeconds(end.0 - 1)), None, "it is valid");
+        assert_eq!(said(at(0), false, end), None, "it had ended before");
     }
 
     #[test]

@@ -45,10 +45,12 @@ impl Reporter<'_> {
         self.core.discovery().directory().iter().all(|(node, _)| *node == me)
     }
 
-    /// Whether this machine's clock jumped ahead and all other members have expired by it.
+    /// Whether this machine's clock jumped ahead and all other members have expired by it or, where
+    /// no other is known, this node.
     pub(crate) fn wrong_clock(&self) -> Option<Finding> {
-        let is_alone = self.is_alone() && self.core.discovery().has_ended();
-        clock::jumped().filter(|_| is_alone).map(findings::of_jump)
+        let jump = clock::jumped().filter(|_| self.is_alone())?;
+        let own = &self.state.identity.credential;
+        findings::of_jump(jump, self.core.discovery().has_ended(), own, clock::wall())
     }
 }
 
