@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{self, TcpListener, TcpSocket, TcpStream, UnixStream};
 
@@ -210,7 +210,9 @@ impl KernelListener {
     /// # Errors
     /// The system is out of descriptors or memory.
     pub(crate) async fn accept(&self) -> io::Result<TcpStream> {
-        Ok(self.listener.accept().await?.0)
+        let (accepted, _) = self.listener.accept().await?;
+        SockRef::from(&accepted).set_reuse_port(true)?;
+        Ok(accepted)
     }
 
     /// The address it listens on.
@@ -324,12 +326,13 @@ impl Closed {
 
 /// Accepts connections again after [`refuse`].
 fn listen_again(socket: &Socket) -> io::Result<()> {
-    // Earlier sessions, open or just closed, prevent listening unless the socket shares the
-    // address; it does so only during the second call.
-    socket.listen(BACKLOG).or_else(|_| {
-        socket.set_reuse_address(true)?;
-        socket.listen(BACKLOG)
-    })?;
+    // Earlier sessions, open or just closed, prevent listening unless they and this socket share
+    // the port. With SO_REUSEADDR another user's socket could get in between; with SO_REUSEPORT,
+    // which [`KernelListener::accept`] sets on sessions, only one of this user could.
+    socket.set_reuse_port(true)?;
+    let listening = socket.listen(BACKLOG);
+    socket.set_reuse_port(false)?;
+    listening?;
     // Accepted connections inherit this option, which must not prevent the next start.
     socket.set_reuse_address(true)
 }

@@ -1,4 +1,5 @@
 use std::net::TcpListener as Plain;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -27,18 +28,58 @@ fn everywhere(address: SocketAddr) -> Vec<SocketAddr> {
     wild.map(|ip| SocketAddr::new(ip, address.port())).chain([address]).collect()
 }
 
+/// Runs `work` as an unprivileged user, if this one may become it.
+fn as_another_user<T: Send>(work: impl FnOnce(bool) -> T + Send) -> T {
+    let another = rustix::process::Uid::from_raw(65_533);
+    std::thread::scope(|scope| {
+        // The user of a thread, not of the process.
+        let worker = scope.spawn(|| work(rustix::thread::set_thread_uid(another).is_ok()));
+        worker.join().expect("no panic")
+    })
+}
+
 #[track_caller]
 fn nobody_can_take(address: SocketAddr) {
-    for address in everywhere(address) {
-        for (reuse_address, reuse_port) in
-            [(false, false), (true, false), (false, true), (true, true)]
-        {
-            let error = take(address, reuse_address, reuse_port)
-                .expect_err("the address is taken by another process");
-            let plain = error.raw_os_error() == Some(libc::EAFNOSUPPORT);
-            assert!(plain || error.kind() == io::ErrorKind::AddrInUse, "{address}: {error}");
-        }
+    let errors = as_another_user(|is_another| {
+        let ways = [(false, false), (true, false), (false, true), (true, true)];
+        // Sockets of one user may share the port.
+        let ways = ways.into_iter().filter(move |(_, reuse_port)| is_another || !reuse_port);
+        let tries = |(reuse_address, reuse_port)| {
+            let all = everywhere(address).into_iter();
+            all.map(move |at| take(at, reuse_address, reuse_port).map(drop))
+        };
+        ways.flat_map(tries).collect::<Vec<_>>()
+    });
+    for error in errors {
+        let error = error.expect_err("the address is taken by another process");
+        let plain = error.raw_os_error() == Some(libc::EAFNOSUPPORT);
+        assert!(plain || error.kind() == io::ErrorKind::AddrInUse, "{address}: {error}");
     }
+}
+
+/// As an attacker that waits for the moment in which the address changes hands.
+#[tokio::test]
+async fn nobody_gets_an_address_in_the_moment_in_which_it_opens() {
+    let mut listener =
+        Host::Kernel.listen("127.0.0.1:0".parse().expect("good")).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let kept = connected(&listener, address).await;
+    let over = AtomicBool::new(false);
+    let taken = std::thread::scope(|scope| {
+        let spins = scope.spawn(|| {
+            let tries = std::iter::repeat_with(|| take(address, true, false));
+            let mut tries = tries.take_while(|_| !over.load(Ordering::Relaxed));
+            tries.find_map(Result::ok).is_some()
+        });
+        for _ in 0..2_000 {
+            let closed = listener.close().expect("it lets go");
+            listener = closed.open().expect("it is ours");
+        }
+        over.store(true, Ordering::Relaxed);
+        spins.join().expect("no panic")
+    });
+    assert!(!taken, "another socket got the address");
+    drop(kept);
 }
 
 async fn connected(listener: &Listener, address: SocketAddr) -> (TcpStream, Tcp) {
