@@ -382,11 +382,13 @@ impl Tcp {
         }
     }
 
-    /// Whether the peer has closed or reset it without sending data.
+    /// Whether the peer has reset it, or has closed it without sending data.
     pub(crate) fn is_gone(&self) -> bool {
         let socket = match self {
-            Self::Kernel(tcp) => socket2::SockRef::from(tcp),
-            Self::Unix(unix) => socket2::SockRef::from(unix),
+            // Data that came before the reset can still be read.
+            Self::Kernel(tcp) if tcp.peer_addr().is_err() => return true,
+            Self::Kernel(tcp) => SockRef::from(tcp),
+            Self::Unix(unix) => SockRef::from(unix),
             Self::Memory(end) => return end.is_gone(),
         };
         match socket.peek(&mut [MaybeUninit::uninit()]) {
@@ -471,7 +473,7 @@ impl Tcp {
         match self {
             // A closed connection needs no reset.
             Self::Kernel(tcp) => {
-                let _ = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+                let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
             }
             Self::Unix(_) => {}
             Self::Memory(end) => end.reset_on_drop(),
@@ -482,10 +484,10 @@ impl Tcp {
     pub fn finish(&self) {
         match self {
             Self::Kernel(tcp) => {
-                let _ = socket2::SockRef::from(tcp).shutdown(Shutdown::Write);
+                let _ = SockRef::from(tcp).shutdown(Shutdown::Write);
             }
             Self::Unix(unix) => {
-                let _ = socket2::SockRef::from(unix).shutdown(Shutdown::Write);
+                let _ = SockRef::from(unix).shutdown(Shutdown::Write);
             }
             Self::Memory(end) => end.finish(),
         }

@@ -60,6 +60,10 @@ impl Pacing {
     pub(crate) fn admit(self: &Arc<Self>, client: Tcp) -> Admission {
         let now = clock::now();
         let Some((peer, local)) = client.ends() else {
+            // Either in memory, or reset before it was accepted.
+            if client.is_gone() {
+                return Admission::Gone;
+            }
             return Admission::Serve(client, self.paid(None, now));
         };
         if self.lock().take_common(now) {

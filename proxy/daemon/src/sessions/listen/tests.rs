@@ -211,6 +211,27 @@ async fn a_client_that_resets_all_it_opens_reaches_the_instance_with_few() {
     assert_eq!(answer, b'x');
 }
 
+/// Its first bytes can still be read, but the kernel no longer says who it was.
+#[tokio::test]
+async fn a_client_that_was_reset_before_it_was_accepted_reaches_no_instance() {
+    const FLOOD: u64 = 300;
+    let (near, _far) = testing::pair();
+    let (own, count) = instance();
+    let (ingress, _routes) = ingress(&near, Host::Kernel, &own);
+    let listener = Host::Kernel.listen(address(LOCAL)).expect("free");
+    let local = listener.local_addr().expect("bound");
+    for _ in 0..FLOOD {
+        let mut client = std::net::TcpStream::connect(local).expect("it is open");
+        std::io::Write::write_all(&mut client, &[22, 3, 1, 2, 0, 1]).expect("it is open");
+        socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
+    }
+    tokio::spawn(serve(Claim::Bound(listener), ingress.clone()));
+    let counted = |count| ingress.totals.counts.get(count);
+    until("all were accepted", async || counted(SessionCount::Accepted) == FLOOD).await;
+    until("all are over", async || counted(SessionCount::Abandoned) == FLOOD).await;
+    assert_eq!(*count.borrow(), 0);
+}
+
 #[tokio::test]
 async fn a_user_with_its_full_share_is_refused_and_others_are_served() {
     const ALL: u64 = 160;
