@@ -554,6 +554,10 @@ impl Driver {
                 self.send_all();
                 let _ = done.send(());
             }
+            Command::Drained(to) => {
+                let drained = self.core.drained().map(|(name, since)| (name.clone(), since));
+                let _ = to.send(drained.collect());
+            }
             Command::Snapshot(to) => {
                 let discovery = self.core.discovery();
                 let (directory, generation) = (discovery.snapshot(), discovery.generation());

@@ -28,7 +28,7 @@ use crate::Handle;
 use crate::clock;
 use crate::descriptors;
 use crate::driver::answers::ProcessRequest;
-use crate::driver::commands::Command;
+use crate::driver::commands::{Command, Drained};
 use crate::driver::write_queue::{Snapshot, Write};
 use crate::driver::{Channels, Components, Driver};
 use crate::driver::{endpoints, seeds};
@@ -101,6 +101,8 @@ pub(crate) struct Process {
     pub(crate) admin_http: Option<watch::Receiver<AdminHttp>>,
     /// Earlier processes with open sessions.
     pub(crate) predecessors: Vec<Predecessor>,
+    /// The drains of the process before.
+    pub(crate) drained: Drained,
 }
 
 /// See the module's description.
@@ -185,6 +187,7 @@ impl Node {
             revocations: env.revocations,
         });
         locate(settings, &mut driver, &seeds, env.directory.as_deref());
+        driver.continue_drains(process.drained);
 
         let Channels { questions, commands, findings, credential, revocations, .. } = channels;
         let context = Context {
@@ -332,6 +335,14 @@ impl Node {
     /// Gives its virtual addresses to other nodes. The successor does not inherit them.
     pub(crate) async fn release_addresses(&mut self) {
         self.release.run().await;
+    }
+
+    /// Its drains, for a successor.
+    pub(crate) async fn drained(&self) -> Drained {
+        let (answer, drained) = oneshot::channel();
+        // A node that is about to end has none to continue.
+        let _ = self.controls.commands.send(Command::Drained(answer)).await;
+        drained.await.unwrap_or_default()
     }
 
     /// Hands everything to a successor except the open sessions, which continue through the

@@ -10,6 +10,7 @@
 //! and continues where the previous one stopped. When no process has their other end any more, the
 //! draining process ends.
 
+mod drains;
 mod predecessor;
 
 use std::io;
@@ -25,6 +26,9 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use tokio::net::UnixDatagram;
 use tracing::warn;
+
+use crate::clock;
+use crate::driver::commands::Drained;
 
 pub(crate) use predecessor::Predecessor;
 
@@ -96,12 +100,13 @@ impl Channel {
     }
 }
 
-/// The earlier processes that are draining.
+/// The earlier processes that are draining, and what this one continues of the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Earlier {
     /// The sockets to each; the last is to the process before this one.
     all: Vec<Sockets>,
     pub(crate) own: ProcessTag,
+    pub(crate) drained: Drained,
 }
 
 /// The sockets to one of them: for messages, and for the packets of each shard.
@@ -114,6 +119,7 @@ pub(crate) struct Sockets {
 impl Earlier {
     /// Separates these from the other sockets that a successor was given.
     pub(crate) fn from_passed(passed: Vec<OwnedFd>) -> (Self, Vec<OwnedFd>) {
+        let (drained, passed) = drains::take(passed, clock::now());
         let mut others = Vec::new();
         let mut ours = Vec::new();
         let mut shards = 0;
@@ -130,7 +136,7 @@ impl Earlier {
                 earlier.push(Sockets { messages, packets });
             }
         }
-        (Self { all: earlier, own: 0 }, others)
+        (Self { all: earlier, own: 0, drained }, others)
     }
 
     pub(crate) fn push(&mut self, sockets: Sockets) {
@@ -140,7 +146,8 @@ impl Earlier {
     /// Copies of all, to pass to a successor.
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
         let all = self.all.iter().flat_map(|it| std::iter::once(&it.messages).chain(&it.packets));
-        all.map(OwnedFd::try_clone).collect()
+        let drains = drains::pipe(&self.drained, clock::now())?.map(Ok);
+        all.map(OwnedFd::try_clone).chain(drains).collect()
     }
 
     /// Asks each process for its sessions, and lets `shards` forward its packets. Forgets processes

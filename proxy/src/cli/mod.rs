@@ -205,12 +205,12 @@ enum Verb {
     /// New sessions go to another origin at once. Each open one gets its turn within its node's
     /// `drain-window` (1m) and then ends at its next pause in traffic (0.2 s, or 2 s while its
     /// client waits for an answer), or after 10 s without one. If no other origin is ready, they
-    /// stay. Lasts until undrain, a restart or an upgrade.
+    /// stay. Lasts until undrain or until the daemon stops; an upgrade continues it.
     #[command(after_long_help = text::DRAIN)]
     Drain(drain::DrainArgs),
     /// End a drain: offer this origin again
     ///
-    /// Undoes `meshport drain`, as a restart of the daemon does.
+    /// Undoes `meshport drain`, as does stopping the daemon.
     #[command(after_long_help = text::UNDRAIN)]
     Undrain(drain::UndrainArgs),
     /// Revoke a node or an invite

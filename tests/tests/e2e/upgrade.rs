@@ -198,6 +198,43 @@ fn no_other_process_can_take_a_closed_local_address_in_an_upgrade() {
     assert!(successor.is_running());
 }
 
+/// Also while the previous process serves again because its successor has failed.
+#[test]
+fn a_drained_origin_stays_drained_through_upgrades() {
+    let mut world = World::new();
+    let origin = world.apiserver("cp");
+    let program = world.path("program");
+    link(&program);
+    world.node(&NodePlan::new("cp", "b").origin(origin).program(&program));
+    world.node(&NodePlan::new("worker", "a"));
+    world.meet();
+    world.chooses("worker", "cp", SETTLE);
+    world.at("cp").ask("drain", &[]);
+    let offers = || Some(world.at("cp").status()?["services"][0]["offering"]["state"].clone());
+    let announces = || {
+        let status = world.at("worker").status()?;
+        Some(status["services"][0]["origins"][0]["state"].clone())
+    };
+    let is = |state: &str| {
+        wait::until(&format!("it is {state}"), SETTLE, || (announces()? == state).then_some(()));
+        assert_eq!(offers(), Some(state.into()));
+    };
+    is("draining");
+    script(&program, "printf 'ready %s\n' $$ >&0; head -c 1 >&2");
+    assert_eq!(upgrade(&world, "cp").status.code(), Some(7));
+    assert_eq!(offers(), Some("draining".into()), "after an upgrade that failed");
+    fs::remove_file(&program).expect("it is there");
+    link(&program);
+    let _successors = [(); 2].map(|()| {
+        let successor = succeeded(&upgrade(&world, "cp"));
+        assert_eq!(offers(), Some("draining".into()), "after one that did not");
+        successor
+    });
+    is("draining");
+    world.at("cp").ask("undrain", &[]);
+    is("ready");
+}
+
 #[test]
 fn a_successor_that_cannot_start_leaves_the_daemon_as_it_is() {
     let (mut world, program) = world();

@@ -73,20 +73,25 @@ impl NodeCore {
     }
 
     /// Drains the local instance of a service for all nodes, or ends the drain. Returns whether
-    /// that is a change; `None` without an instance. Lasts until changed or until the node
-    /// restarts.
-    pub fn set_draining(
+    /// that is a change; `None` without an instance. A drain lasts until changed or until this
+    /// core ends; the next one can continue it with its `since`.
+    pub fn set_drained(
         &mut self,
         name: &ServiceName,
-        draining: bool,
+        since: Option<Instant>,
         now: Instant,
     ) -> Option<bool> {
         self.own_state(name)?;
-        let was_draining = self.drained_since(name).is_some();
-        if draining != was_draining {
-            self.change_own(name, now, |service| service.drained_since = draining.then_some(now));
+        let is_change = since.is_some() != self.drained_since(name).is_some();
+        if is_change {
+            self.change_own(name, now, |service| service.drained_since = since);
         }
-        Some(draining != was_draining)
+        Some(is_change)
+    }
+
+    /// The services whose local instance is drained, and since when.
+    pub fn drained(&self) -> impl Iterator<Item = (&ServiceName, Instant)> {
+        self.services.iter().filter_map(|(name, service)| Some((name, service.drained_since?)))
     }
 
     /// Time since which the local instance of a service is drained.

@@ -331,7 +331,8 @@ impl Driver {
 
     fn drain(&mut self, request: &DrainRequest) -> Result<DrainReport, Error> {
         let DrainRequest { service, draining } = request;
-        let Some(changed) = self.core.set_draining(service, *draining, clock::now()) else {
+        let now = clock::now();
+        let Some(changed) = self.core.set_drained(service, draining.then_some(now), now) else {
             return Err(Error::Refused(format!(
                 "this node offers no {service}, so there is nothing to drain; run this on an origin"
             )));

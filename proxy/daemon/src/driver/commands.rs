@@ -1,9 +1,9 @@
 //! Commands to the driver, and their contents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meshport_config::{Credential, NodeId, ServiceName};
 use meshport_core::drift::DriftConfig;
@@ -17,6 +17,9 @@ use crate::admin::api::SettingChange;
 use crate::driver::write_queue::{Snapshot, Write};
 use crate::health::probe::Prober;
 use crate::report::ServiceFacts;
+
+/// The services whose local instance an operator drains, and since when.
+pub(crate) type Drained = BTreeMap<ServiceName, Instant>;
 
 /// Commands from the rest of the daemon.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub(crate) enum Command {
     NotStored(Write, String),
     /// Announce that this node leaves; answered once the last datagram is handed over.
     Leave(oneshot::Sender<()>),
+    /// Return the services whose local instance is drained, for the successor.
+    Drained(oneshot::Sender<Drained>),
     /// Return the current state, for the next start.
     Snapshot(oneshot::Sender<Snapshot>),
 }

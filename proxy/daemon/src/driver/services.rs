@@ -7,8 +7,9 @@ use meshport_config::ServiceName;
 use meshport_core::drift::Leave;
 use tracing::info;
 
+use crate::clock;
 use crate::driver::Driver;
-use crate::driver::commands::{Addition, Instance, ServiceChange};
+use crate::driver::commands::{Addition, Drained, Instance, ServiceChange};
 use crate::findings;
 
 impl Driver {
@@ -49,6 +50,14 @@ impl Driver {
             info!(%service, %origin, sessions, "the origin drains: sessions may end now");
         }
         self.sessions.release(service, leave);
+    }
+
+    /// Continues the drains of the process before; those of services that the settings no longer
+    /// offer end.
+    pub(crate) fn continue_drains(&mut self, drained: Drained) {
+        for (service, since) in drained {
+            self.core.set_drained(&service, Some(since), clock::now());
+        }
     }
 
     /// Starts a service, at the start or when a reload adds it.

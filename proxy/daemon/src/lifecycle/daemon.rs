@@ -20,7 +20,7 @@ use super::stop::{Restart, Stop, drain_time};
 use super::upgrade::{Failure, Prepared};
 use crate::Error;
 use crate::clock;
-use crate::driver::commands::Command;
+use crate::driver::commands::{Command, Drained};
 use crate::driver::write_queue::MAX_WRITES;
 use crate::findings;
 use crate::node::assemble;
@@ -56,6 +56,7 @@ pub(super) struct Outside {
     pub(super) shards: Shards,
     pub(super) vip_sockets: VipSockets,
     pub(super) predecessors: Vec<Predecessor>,
+    pub(super) drained: Drained,
 }
 
 /// All parts of a running daemon.
@@ -89,7 +90,7 @@ impl Daemon {
         settings: &Settings,
         identity: &Identity,
         state: &StateDir,
-        Outside { shards, vip_sockets, predecessors }: Outside,
+        Outside { shards, vip_sockets, predecessors, drained }: Outside,
     ) -> Result<Self, Error> {
         // Before the start, which writes a new generation.
         state.doubts().iter().for_each(|doubt| warn!("{doubt}"));
@@ -118,7 +119,7 @@ impl Daemon {
         };
         let (writes, received) = mpsc::channel(MAX_WRITES);
         let admin_http = Some(admin.http());
-        let process = Process { writer: Some(writes), admin_http, predecessors };
+        let process = Process { writer: Some(writes), admin_http, predecessors, drained };
         let node = Node::start_with(settings, identity, environment, process)?;
         let (told, own_revocation) = oneshot::channel();
         let writer = StateWriter {
@@ -235,6 +236,7 @@ impl Daemon {
     ) -> io::Result<Vec<OwnedFd>> {
         self.node.release_addresses().await;
         store::pass_on();
+        earlier.drained = self.node.drained().await;
         draining.extend(self.detach(earlier).await);
         let lock = iter::once(lock.share()?);
         Ok(lock.chain(store::passed()?).chain(earlier.copies()?).collect())

@@ -204,7 +204,8 @@ async fn start(
 ) -> Result<Daemon, Error> {
     let joined = earlier.join(shards).await;
     let (shards, predecessors) = joined.map_err(Error::io("continue open sessions"))?;
-    let outside = Outside { shards, vip_sockets, predecessors };
+    let drained = earlier.drained.clone();
+    let outside = Outside { shards, vip_sockets, predecessors, drained };
     Daemon::start(&reload.settings, state, outside).await
 }
 
