@@ -273,7 +273,7 @@ fn make(
     let server = server(found)?;
     let mut notes = Vec::new();
     let mut cluster = found.cluster.clone();
-    cluster.insert("server".into(), format!("{}://{local}", server.scheme).into());
+    cluster.insert("server".into(), format!("https://{local}").into());
     if cluster.remove("proxy-url").is_some() {
         notes.push("proxy-url is dropped: the local address needs no proxy".to_owned());
     }

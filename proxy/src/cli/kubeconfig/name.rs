@@ -169,7 +169,8 @@ fn without_a_shared_name(
     let mut names: Vec<String> = certificates.iter().flat_map(Certificate::names).collect();
     names.sort();
     names.dedup();
-    // The source's name comes last to win ties.
+    // The last one wins ties: the source's name, otherwise the most usual one.
+    names.extend(USUAL_NAMES.iter().rev().map(ToString::to_string));
     names.push(wanted.to_owned());
     let having = |name: &String| certificates.iter().filter(|it| it.is_for(name)).count();
     let name = names.iter().max_by_key(|name| having(name)).cloned().unwrap_or_default();
@@ -179,7 +180,9 @@ fn without_a_shared_name(
         missing(&name, &evidence.lacking(&name))
     ));
     if evidence.apiservers {
-        let hint = format!("{} (kubeadm: apiServer.certSANs)", USUAL_NAMES[0]);
+        let is_address = name.parse::<IpAddr>().is_ok();
+        let common = if is_address { USUAL_NAMES[0] } else { &name };
+        let hint = format!("{common} (kubeadm: apiServer.certSANs)");
         warnings.last_mut().into_iter().for_each(|it| *it = format!("{it}, such as {hint}"));
     }
     Verified { name, note: None, warnings }
@@ -268,6 +271,19 @@ mod tests {
         let [warning] = verified.warnings.as_slice() else { panic!("{verified:?}") };
         assert!(warning.contains("10.0.0.1 is not in the certificate of cp-2"), "{warning}");
         assert!(warning.contains("kubernetes.default.svc"), "{warning}");
+
+        let usual: &[&str] = &USUAL_NAMES;
+        let two_of_three = evidence(&[("cp-1", usual), ("cp-2", usual), ("cp-3", &["cp-3"])]);
+        let verified = choose("10.0.0.1", LOCAL, &two_of_three);
+        assert_eq!(verified.name, "kubernetes.default.svc");
+        let hint = "such as kubernetes.default.svc (kubeadm";
+        assert!(verified.warnings[0].contains(hint), "{verified:?}");
+        let own: &[&str] = &["api.example.com"];
+        let two_of_three = evidence(&[("cp-1", own), ("cp-2", own), ("cp-3", usual)]);
+        let verified = choose("10.0.0.1", LOCAL, &two_of_three);
+        assert_eq!(verified.name, "api.example.com");
+        let hint = "such as api.example.com (kubeadm";
+        assert!(verified.warnings[0].contains(hint), "{verified:?}");
 
         let chosen = chosen("b", &apart);
         assert!(chosen.warnings[0].contains("b is not in the certificate of cp-1"), "{chosen:?}");

@@ -22,10 +22,9 @@ pub(super) enum ServerError {
     Port(String),
 }
 
-/// `scheme://host[:port]` of an apiserver.
+/// `https://host[:port]` of an apiserver. The local address leads to TLS servers only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerUrl {
-    pub(super) scheme: &'static str,
     /// A DNS name or an IP address, without brackets.
     pub(super) host: String,
     port: u16,
@@ -37,10 +36,8 @@ impl ServerUrl {
         if text.is_empty() {
             return Err(ServerError::Missing);
         }
-        let (scheme, rest) = match text.split_once("://") {
-            Some(("https", rest)) => ("https", rest),
-            Some(("http", rest)) => ("http", rest),
-            _ => return Err(ServerError::Scheme(text.to_owned())),
+        let Some(rest) = text.strip_prefix("https://") else {
+            return Err(ServerError::Scheme(text.to_owned()));
         };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if !matches!(path, "" | "/") {
@@ -50,8 +47,7 @@ impl ServerUrl {
             Some(rest) => rest.split_once(']').unwrap_or_default(),
             None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
         };
-        let usual = if scheme == "https" { Ok(443) } else { Ok(80) };
-        let port = port.strip_prefix(':').map_or(usual, str::parse);
+        let port = port.strip_prefix(':').map_or(Ok(443), str::parse);
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let is_good =
             !host.is_empty() && (host.parse::<IpAddr>().is_ok() || host.chars().all(is_name));
@@ -59,7 +55,7 @@ impl ServerUrl {
             return Err(ServerError::Host(text.to_owned()));
         }
         let port = port.map_err(|_| ServerError::Port(text.to_owned()))?;
-        Ok(Self { scheme, host: host.to_owned(), port })
+        Ok(Self { host: host.to_owned(), port })
     }
 
     /// Whether it leads to this machine.
@@ -79,7 +75,7 @@ impl ServerUrl {
     /// The name that a client of the source context verifies; `None` if it verifies none.
     pub(super) fn verified_as(&self, cluster: &Map<String, Value>) -> Option<String> {
         let unverified = cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool);
-        if self.scheme != "https" || unverified == Some(true) {
+        if unverified == Some(true) {
             return None;
         }
         let set = cluster.get("tls-server-name").and_then(Value::as_str);
@@ -106,7 +102,8 @@ mod tests {
         assert_eq!(host("https://10.0.0.1:6443").as_deref(), Ok("10.0.0.1"));
         assert_eq!(host("https://api.example.com").as_deref(), Ok("api.example.com"));
         assert_eq!(host("https://[fd00::1]:6443/").as_deref(), Ok("fd00::1"));
-        for bad in ["", "10.0.0.1:6443", "ftp://a", "https://", "https://[::1", "https://u:p@h:1"] {
+        for bad in ["", "10.0.0.1:6443", "http://a", "https://", "https://[::1", "https://u:p@h:1"]
+        {
             assert!(host(bad).is_err(), "{bad}");
         }
         let address = |text: &str| ServerUrl::parse(text).map(|server| server.address());
@@ -142,6 +139,5 @@ mod tests {
         assert_eq!(verified("https://10.0.0.1:6443", &set), name("kubernetes.default.svc"));
         let unverified = json!({"insecure-skip-tls-verify": true});
         assert_eq!(verified("https://10.0.0.1:6443", &unverified), None);
-        assert_eq!(verified("http://10.0.0.1:8080", &plain), None);
     }
 }

@@ -147,6 +147,15 @@ fn somebody_elses_entries_are_not_replaced() {
 }
 
 #[test]
+fn a_server_without_tls_is_refused() {
+    let mut found = found();
+    found.cluster.insert("server".into(), "http://10.0.0.1:8080".into());
+    let made = make(&found, local(), "m", &Naming::by(&NO_EVIDENCE));
+    let error = made.expect_err("the local address needs TLS").to_string();
+    assert!(error.contains("has a server that is not an https:// address, http://10"), "{error}");
+}
+
+#[test]
 fn a_server_behind_a_path_is_refused() {
     let mut found = found();
     found.cluster.insert("server".into(), "https://rancher/k8s/clusters/c-1".into());
