@@ -155,11 +155,12 @@ catalogue! {
         meaning: "Its new connections are reset; other clients are unaffected",
         remedy: "Find it with `ss -tnp`, or raise max-sessions",
     }
-    /// One client opens connections and resets them.
-    CLIENT_RESETS: Warning "MP116" {
-        title: "a client resets most of the connections it opens",
-        healthy: "no client resets most of its connections",
-        meaning: "Its new connections are delayed; other clients are unaffected",
+    /// One client opens connections and does not use them.
+    CLIENT_IDLES: Warning "MP116" {
+        title: "a client does not use most of the connections it opens",
+        healthy: "no client opens many connections that it does not use",
+        meaning: "It resets them or sends nothing on them. Its new connections are delayed; other \
+                  clients are unaffected",
         remedy: "Find it with `ss -tnp`",
     }
     /// No slot is free for sessions of other nodes.

@@ -7,7 +7,7 @@ use meshport_config::ServiceName;
 
 use crate::admin::api::ServiceStatus;
 use meshport_core::findings::{
-    CLIENT_OVER_SHARE, CLIENT_RESETS, Finding, NEEDS_RESTART, NO_IDENTITY, STOPPING,
+    CLIENT_IDLES, CLIENT_OVER_SHARE, Finding, NEEDS_RESTART, NO_IDENTITY, STOPPING,
     UNFIT_CONFIGURATION,
 };
 use meshport_core::route::Standing;
@@ -57,8 +57,8 @@ impl Reporter<'_> {
                 found.push(lost(name.as_str(), "local", address, loss));
             }
             if let Some(who) = totals.addresses.paced(now) {
-                found.push(CLIENT_RESETS.found(format!(
-                    "{name}: a client ({who}) resets most of the connections it opens"
+                found.push(CLIENT_IDLES.found(format!(
+                    "{name}: a client ({who}) does not use most of the connections it opens"
                 )));
             }
             if let Some(OverShare { who, held }) = totals.addresses.over_share(now) {

@@ -19,7 +19,7 @@ use crate::sessions::ingress::Ingress;
 use crate::sessions::pacing::{Admission, Paid};
 use crate::sessions::totals::SessionCount;
 use crate::tcp::{Closed, Host, Listener, Tcp, store};
-use meshport_core::findings::{CLIENT_OVER_SHARE, CLIENT_RESETS, SESSIONS_FULL};
+use meshport_core::findings::{CLIENT_IDLES, CLIENT_OVER_SHARE, SESSIONS_FULL};
 use meshport_core::quota::OverQuota;
 
 /// Pause after an accept failed for lack of descriptors or memory, since a retry would fail
@@ -179,7 +179,7 @@ fn meet(
     if LastLogged::is_due(&mut logged.paced, now) {
         warn!(
             service = %ingress.service, client = %who,
-            "{CLIENT_RESETS}"
+            "{CLIENT_IDLES}"
         );
     }
 }

@@ -41,7 +41,7 @@ counters! {
             OverPace = "over-pace",
         }
         "meshport_sessions_paced_total" by "" {
-            /// Delayed because their client resets most that it opens.
+            /// Delayed because their client does not use most that it opens.
             Paced = "",
         }
         "meshport_sessions_cut_total" by "" {

@@ -91,7 +91,7 @@ metrics! {
     SESSIONS: "meshport_sessions_total" "" Counter Stable ["service", "outcome"]
         "Client connections by outcome.";
     SESSIONS_PACED: "meshport_sessions_paced_total" "" Counter Alpha ["service"]
-        "Connections that were delayed because their client resets most that it opens.";
+        "Connections that were delayed because their client does not use most that it opens.";
     OVER_SHARE_UID: "meshport_sessions_over_share_uid" "" Gauge Alpha ["service"]
         "User id last refused for its share of `max-sessions`; absent after a minute.";
     SESSIONS_CUT: "meshport_sessions_cut_total" "" Counter Stable ["service"]
