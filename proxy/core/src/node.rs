@@ -560,6 +560,7 @@ impl NodeCore {
         for name in names {
             let direct = self.direct_views(&name);
             let mut service = self.services.remove(&name).expect("the name comes from this map");
+            let own = service.own_state();
             let (views, chosen) = self.choose_paths(&mut service, direct, &relays, now);
             let (route, memory) =
                 route::choose(chosen, &service.balance.policy, &service.memory, now);
@@ -585,7 +586,8 @@ impl NodeCore {
                 self.events.push_back(Event::Route { service, route, change });
             }
             self.events.extend(service.judge(&name, &self.busy, left, now));
-            self.services.insert(name, service);
+            self.services.insert(name.clone(), service);
+            self.announce_change(&name, own, now);
         }
     }
 }

@@ -309,14 +309,15 @@ impl Reporter<'_> {
     fn offering(&self, name: &ServiceName, now: Instant) -> Option<Offering> {
         let health = self.core.health(name)?;
         let state = self.core.own_state(name)?;
-        let drained = self.core.drained_since(name).filter(|_| state == OriginState::Draining);
+        let drained = self.core.drained_since(name);
+        let announced = drained.filter(|_| state == OriginState::Draining);
         let detail = health.detail();
         Some(Offering {
             address: self.state.services.get(name)?.origin.clone()?,
             state: state.to_string(),
-            since_s: age_s(drained.unwrap_or(health.since()), now),
+            since_s: age_s(announced.unwrap_or(health.since()), now),
             detail: match drained {
-                Some(_) => format!("{}; {detail}", unhealthy(state)),
+                Some(_) => format!("{}; {detail}", unhealthy(OriginState::Draining)),
                 None => detail,
             },
             sessions: self.state.sessions.count_side(name, Side::Served),

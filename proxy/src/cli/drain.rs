@@ -79,6 +79,10 @@ fn taken_up(DrainReport { service, changed, state, .. }: &DrainReport) -> String
 
 fn said(report: &DrainReport, successor: Option<&str>) -> String {
     let DrainReport { service, state, sessions, .. } = report;
+    let state = match state.as_str() {
+        "draining" => state.clone(),
+        other => format!("drained, and {other}"),
+    };
     let open = format!("{} of other nodes", counted(*sessions, "session"));
     match (sessions, successor) {
         (0, _) => format!("{service}: {state}; no session of another node is open here\n"),
@@ -193,6 +197,9 @@ mod tests {
         );
         let moves = "kube-apiserver: draining; 1 session of other nodes moves, cp-2 is ready\n";
         assert_eq!(report(1, Some("cp-2")), moves);
+        let service = ServiceName::kube_apiserver();
+        let unready = DrainReport { service, changed: true, state: "unready".into(), sessions: 0 };
+        assert!(said(&unready, None).contains("drained, and unready; no session"), "{unready:?}");
         let stay = report(12, None);
         assert!(stay.contains("12 sessions of other nodes left: no other origin is"), "{stay}");
     }

@@ -109,12 +109,22 @@ impl NodeCore {
         self.services.get(service)?.health.as_ref()
     }
 
-    /// Updates the local instance's health, and announces it to the mesh if its state changes.
+    /// Updates the local instance's health.
     fn change_own(&mut self, name: &ServiceName, now: Instant, change: impl FnOnce(&mut Service)) {
         let Some(service) = self.services.get_mut(name) else { return };
         let before = service.own_state();
         change(service);
-        let after = service.own_state().filter(|after| Some(*after) != before);
+        self.announce_change(name, before, now);
+    }
+
+    /// Announces the state of the local instance to the mesh if it differs from the one before.
+    pub(super) fn announce_change(
+        &mut self,
+        name: &ServiceName,
+        before: Option<OriginState>,
+        now: Instant,
+    ) {
+        let after = self.own_state(name).filter(|after| Some(*after) != before);
         let Some(state) = after else { return };
         let detail = match state {
             OriginState::Draining => Some("drained by its operator".to_owned()),

@@ -182,9 +182,16 @@ impl Service {
     /// The announced state of the local instance, if any.
     pub(super) fn own_state(&self) -> Option<OriginState> {
         let state = self.health.as_ref()?.state();
-        let serves =
-            !matches!(state, OriginState::Refusing | OriginState::Hung | OriginState::Stalled);
-        Some(if self.drained_since.is_some() && serves { OriginState::Draining } else { state })
+        let drains = match state {
+            OriginState::Refusing | OriginState::Hung | OriginState::Stalled => false,
+            // Others take a draining instance for one that serves. So this state is only for
+            // sessions to leave, which they do while another origin is healthy.
+            OriginState::Unready => {
+                self.route.candidates.iter().any(|it| it.standing == Standing::Healthy)
+            }
+            OriginState::Ready | OriginState::Draining | OriginState::Unknown => true,
+        };
+        Some(if self.drained_since.is_some() && drains { OriginState::Draining } else { state })
     }
 }
 

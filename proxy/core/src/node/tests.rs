@@ -11,6 +11,7 @@ use crate::drift::DriftConfig;
 use crate::health::{Outcome, Question};
 use crate::route::{PathView, Standing, Weights};
 
+mod drains;
 mod offers;
 mod stall;
 
