@@ -60,7 +60,7 @@ pub(crate) enum What {
     KubeadmInit,
     /// kubeadm: configuration of a node that joins
     KubeadmJoin,
-    /// Cluster API: files and hooks of a KubeadmControlPlane and its workers
+    /// Cluster API (v1beta2): files and hooks of a KubeadmControlPlane and its workers
     Clusterapi,
     /// k3s: configuration of servers and agents
     K3s,

@@ -216,6 +216,9 @@ fn every_way_leads_to_the_local_address() {
 #[test]
 fn configuration_inside_is_understood_by_meshport() {
     let [control_plane, workers] = &documents(What::Clusterapi)[..] else { panic!("two") };
+    // The current version, which Cluster API 1.11 introduced.
+    assert_eq!(at(control_plane, "/apiVersion"), "controlplane.cluster.x-k8s.io/v1beta2");
+    assert_eq!(at(workers, "/apiVersion"), "bootstrap.cluster.x-k8s.io/v1beta2");
     let spec = at(control_plane, "/spec/kubeadmConfigSpec");
     let talos = &documents(What::Talos)[0];
     for toml in [at(spec, "/files/0/content"), at(talos, "/machine/files/0/content")] {
