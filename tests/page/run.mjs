@@ -161,6 +161,8 @@ async function madeUp(browser, url) {
       it.detail, it.id, it.remedy]);
     const { node: me, now_s: now } = view;
     const days = (end) => `${Math.floor((end - me.started_at - now) / 86400)} d`;
+    await says("#origins tbody tr", view.services[0].origins, (it) => [it.name,
+      ...(it.chosen ? ["in use"] : it.shares ? ["shares"] : [])]);
     assert.ok(view.addresses.length > 0);
     await says("#addresses tbody tr", view.addresses, (it) => [it.address, it.name, it.group,
       it.holder, it.state, ...it.others]);

@@ -67,7 +67,9 @@ pub fn view(nodes: usize) -> View {
             policy: "nearest".into(),
             listen: vec![([127, 0, 0, 1], 7445).into()],
             lost: Vec::new(),
-            summary: "Sessions go to n001 in site-01, direct, 2.4 ms: nearest ready".into(),
+            summary: "Sessions go to n001 in site-01, direct, 2.4 ms: nearest ready; shares new \
+                      sessions with n002"
+                .into(),
             chosen,
             origins,
             offering: None,
@@ -215,6 +217,7 @@ fn origin(place: usize, row: &NodeRow) -> OriginRow {
         sessions: if place == 0 { 12 } else { 0 },
         usable: !is_dead,
         chosen: place == 0,
+        shares: place < 2,
         lacks: if is_dead { "path lost 100 s ago" } else { "" }.into(),
         seen: Some(Seen {
             nodes: 4,

@@ -192,12 +192,34 @@ pub struct OriginRow {
     pub usable: bool,
     /// Whether it is the first choice.
     pub chosen: bool,
+    /// Whether new sessions are shared among it and other origins: those within `band` of the first
+    /// choice, or as `policy` says.
+    #[serde(default)]
+    pub shares: bool,
     /// Its problem; empty if it is healthy.
     pub lacks: String,
     /// How the other nodes see it; absent for an address outside the mesh.
     pub seen: Option<Seen>,
     /// The members that could carry sessions there, best first.
     pub relays: Vec<RelayFacts>,
+}
+
+/// Origins named as sharing new sessions with the first choice; the others are counted.
+const MAX_SHARING: usize = 4;
+
+/// Names the origins that share new sessions with the first choice because they are as near. Under
+/// the other policies, the reason of the choice says it.
+pub fn shared_with<'a>(policy: &str, others: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = others.collect();
+    match names.len() {
+        0 => String::new(),
+        _ if policy != "nearest" => String::new(),
+        1..=MAX_SHARING => format!("; shares new sessions with {}", names.join(", ")),
+        all => {
+            let shown = names[..MAX_SHARING].join(", ");
+            format!("; shares new sessions with {shown} and {} more", all - MAX_SHARING)
+        }
+    }
 }
 
 /// The path to a node, as measured by this node.

@@ -15,7 +15,7 @@ use crate::admin::api::{FindingRow, ServiceStatus};
 use crate::admin::credentials::SecretStatus;
 use crate::admin::view::{
     Choice, EventRow, FORMAT, FindingView, HistoryRows, OfferingRow, OriginRow, PathRow,
-    ServiceView, SessionCounts, View, Viewer,
+    ServiceView, SessionCounts, View, Viewer, shared_with,
 };
 
 use super::{Reporter, in_ms};
@@ -91,10 +91,12 @@ impl Reporter<'_> {
         let name = status.name.clone();
         let route = self.core.route(&name).cloned().unwrap_or_default();
         let rows = route.candidates.iter().enumerate();
-        let is_chosen = |at| at == 0 && status.chosen.is_some();
-        let origins: Vec<OriginRow> = rows
-            .map(|(at, it)| OriginRow { chosen: is_chosen(at), ..self.origin_row(&name, it, now) })
-            .collect();
+        let place = |(at, it): (usize, &Candidate)| OriginRow {
+            chosen: status.origins[at].chosen,
+            shares: status.origins[at].shares,
+            ..self.origin_row(&name, it, now)
+        };
+        let origins: Vec<OriginRow> = rows.map(place).collect();
         let chosen = status.chosen.map(|chosen| Choice {
             who: chosen.who,
             why: chosen.why,
@@ -108,7 +110,7 @@ impl Reporter<'_> {
             sessions: it.sessions,
         });
         ServiceView {
-            summary: summary(chosen.as_ref(), &origins),
+            summary: summary(chosen.as_ref(), &status.policy, &origins),
             policy: status.policy,
             listen: status.listen,
             lost: status.lost,
@@ -163,6 +165,7 @@ impl Reporter<'_> {
             sessions: status.sessions,
             usable: status.usable,
             chosen: false,
+            shares: false,
             lacks: status.lacks,
         }
     }
@@ -202,7 +205,7 @@ impl Reporter<'_> {
 }
 
 /// Where sessions go and why.
-fn summary(chosen: Option<&Choice>, origins: &[OriginRow]) -> String {
+fn summary(chosen: Option<&Choice>, policy: &str, origins: &[OriginRow]) -> String {
     let Some(choice) = chosen else {
         return match origins.len() {
             0 => "No origin is known, so clients are refused".into(),
@@ -222,7 +225,9 @@ fn summary(chosen: Option<&Choice>, origins: &[OriginRow]) -> String {
         let rtt = rtt_ms.map_or_else(String::new, |ms| format!(", {ms} ms"));
         format!("{site}, {kind}{rtt}")
     });
-    format!("Sessions go to {}{path}: {}", choice.who.name, choice.why)
+    let others = origins.iter().filter(|it| it.shares && !it.chosen);
+    let shared = shared_with(policy, others.map(|it| it.who.name.as_str()));
+    format!("Sessions go to {}{path}: {}{shared}", choice.who.name, choice.why)
 }
 
 /// Two significant digits: less is jitter.
@@ -238,6 +243,7 @@ fn rounded(ms: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::api::OriginRef;
 
     #[test]
     fn round_trips_have_two_digits_and_whole_milliseconds_all_of_theirs() {
@@ -254,8 +260,47 @@ mod tests {
         }
     }
 
+    /// An origin 2 ms away that shares new sessions.
+    fn shares(name: &str, chosen: bool) -> OriginRow {
+        let path = PathRow {
+            kind: "direct".into(),
+            relay: None,
+            rtt_ms: Some(2.0),
+            loss_percent: Some(0),
+            since_at_s: None,
+            heard_at_s: None,
+        };
+        OriginRow {
+            who: OriginRef { node: None, name: name.into(), site: None, relay: None },
+            state: "ready".into(),
+            state_at_s: 0,
+            path,
+            standing: "healthy".into(),
+            cost_ms: 2.0,
+            sessions: 0,
+            usable: true,
+            chosen,
+            shares: true,
+            lacks: String::new(),
+            seen: None,
+            relays: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_summary_names_the_origins_that_share_new_sessions() {
+        let origins = [shares("cp-1", true), shares("cp-2", false)];
+        let (who, why) = (origins[0].who.clone(), "nearest ready".into());
+        let choice = Choice { who, why, since_at_s: 0 };
+        assert_eq!(
+            summary(Some(&choice), "nearest", &origins),
+            "Sessions go to cp-1, direct, 2 ms: nearest ready; shares new sessions with cp-2"
+        );
+        assert!(!summary(Some(&choice), "spread", &origins).contains("shares"));
+    }
+
     #[test]
     fn without_an_origin_the_summary_says_what_follows() {
-        assert_eq!(summary(None, &[]), "No origin is known, so clients are refused");
+        assert_eq!(summary(None, "nearest", &[]), "No origin is known, so clients are refused");
     }
 }

@@ -11,6 +11,7 @@ use meshport_daemon::admin::api::{
     Status, VirtualAddressStatus,
 };
 use meshport_daemon::admin::credentials::SecretStatus;
+use meshport_daemon::admin::view;
 
 const ORIGINS: [Column; 9] = [
     left("", 0),
@@ -25,8 +26,6 @@ const ORIGINS: [Column; 9] = [
 ];
 const ABSENT: [Column; 4] = [left("MEMBER", 0), left("SITE", 0), left("STATE", 0), left("FOR", 0)];
 
-/// Origins named as sharing new sessions with the first one; the others are counted.
-const MAX_SHARING: usize = 4;
 /// The title of the warnings, which come last.
 pub(crate) const WARNINGS: &str = "Warnings";
 
@@ -266,26 +265,18 @@ fn first_choice(service: &ServiceStatus) -> (String, Tone) {
     }
 }
 
-/// The origins that share new sessions with the first choice because they are as near.
+/// The origins that share new sessions with the first choice.
 pub(super) fn sharing(service: &ServiceStatus) -> String {
     shared_with(&service.policy, service.origins.iter())
 }
 
-/// As [`sharing`], of these origins. Under the other policies, the reason of the choice says it.
+/// As [`sharing`], of these origins.
 pub(super) fn shared_with<'a>(
     policy: &str,
     origins: impl Iterator<Item = &'a OriginStatus>,
 ) -> String {
-    let others = origins.filter(|it| it.shares && !it.chosen && policy == "nearest");
-    let names: Vec<&str> = others.map(|it| it.who.name.as_str()).collect();
-    match names.len() {
-        0 => String::new(),
-        1..=MAX_SHARING => format!("; shares new sessions with {}", names.join(", ")),
-        all => {
-            let shown = names[..MAX_SHARING].join(", ");
-            format!("; shares new sessions with {shown} and {} more", all - MAX_SHARING)
-        }
-    }
+    let others = origins.filter(|it| it.shares && !it.chosen);
+    view::shared_with(policy, others.map(|it| it.who.name.as_str()))
 }
 
 pub(super) fn origin_place(who: &OriginRef) -> String {

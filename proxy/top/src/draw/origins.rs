@@ -65,7 +65,7 @@ fn table(service: &ServiceView, now_s: u64, look: Look) -> Grid {
         let (path, rtt, loss) = way(&origin.path);
         let seen = origin.seen.as_ref().map_or("", |seen| seen.words.as_str());
         grid.row(vec![
-            Cell::new(if origin.chosen { look.pointer() } else { "" }, Tone::Good),
+            Cell::new(mark(origin, look), Tone::Good),
             Cell::new(&origin.who.name, if origin.chosen { Tone::Strong } else { Tone::Plain }),
             Cell::plain(origin.who.site_or_dash()),
             Cell::new(&origin.state, of_state(&origin.state)),
@@ -79,6 +79,15 @@ fn table(service: &ServiceView, now_s: u64, look: Look) -> Grid {
         ]);
     }
     grid
+}
+
+/// Whether new sessions go to an origin.
+fn mark(origin: &OriginRow, look: Look) -> &'static str {
+    match (origin.chosen, origin.shares) {
+        (true, _) => look.pointer(),
+        (false, true) => "+",
+        (false, false) => "",
+    }
 }
 
 fn lacks(origin: &OriginRow) -> Tone {
@@ -152,7 +161,11 @@ fn details(origin: &OriginRow, look: Look) -> Vec<Line<'static>> {
     let tone = if origin.usable { of_state(&origin.state) } else { Tone::Bad };
     let words = Words::new(look).mark(tone).add(&origin.who.name, Tone::Strong);
     let cost = format!("{}, cost {}", origin.standing, ms(origin.cost_ms));
-    let mut lines = vec![words.then(&cost, Tone::Plain).line()];
+    let mut words = words.then(&cost, Tone::Plain);
+    if origin.shares && !origin.chosen {
+        words = words.then("shares new sessions", Tone::Plain);
+    }
+    let mut lines = vec![words.line()];
     if let Some(seen) = &origin.seen {
         lines.push(Line::from(look.text(&format!("  {}", seen.words), Tone::Soft)));
     }

@@ -67,6 +67,18 @@ fn the_overview_in_all_sizes() {
 }
 
 #[test]
+fn origins_that_share_new_sessions_are_marked() {
+    let mut model = model();
+    let view = model.view.as_mut().expect("it has a view");
+    view.services[0].origins[..2].iter_mut().for_each(|origin| origin.shares = true);
+    press(&mut model, "4");
+    let shown = text(&picture(&mut model, SIZES[0], COLOUR));
+    assert!(shown.contains("\n▸  ams-cp") && shown.contains("\n+  bru-cp"), "{shown}");
+    assert!(shown.contains("cost 123 ms · shares new sessions\n"), "{shown}");
+    assert_eq!(shown.matches("shares").count(), 1, "{shown}");
+}
+
+#[test]
 fn every_page() {
     for (key, name) in ["attention", "paths", "origins", "sessions", "events", "nodes"]
         .into_iter()

@@ -63,7 +63,9 @@ function drawOrigins(view) {
     return h("tr", { class: origin.chosen ? "first" : "" },
       h("th", { scope: "row" }, origin.node
         ? link(origin.name, { node: origin.node }, `origin ${id}`) : origin.name,
-      origin.chosen && h("span", { class: "badge" }, "in use")),
+      origin.chosen && h("span", { class: "badge" }, "in use"),
+      origin.shares && !origin.chosen && h("span", { class: "badge",
+        title: "shares new sessions with the one in use" }, "shares")),
       h("td", {}, origin.site || "–"),
       h("td", {}, h("span", { class: "state" }, dot(health),
         h("span", {}, origin.state, h("span", { class: "under" },
