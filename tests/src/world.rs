@@ -335,6 +335,13 @@ impl World {
         server.process.take().expect("the apiserver runs").kill();
     }
 
+    /// Sets the answer of an apiserver's `/readyz`: 200 or 500. Everything else is still served.
+    #[track_caller]
+    pub fn set_ready(&self, name: &str, ready: bool) {
+        let process = self.apiservers[name].process.as_ref().expect("the apiserver runs");
+        process.signal(if ready { "USR2" } else { "USR1" });
+    }
+
     /// Makes a node and starts its daemon.
     #[track_caller]
     pub fn node(&mut self, plan: &NodePlan) {

@@ -1,6 +1,7 @@
 //! `meshport doctor` on real nodes: it finds nothing in a healthy mesh, and each planted fault by
 //! its id, with a daemon and without one.
 
+mod readiness;
 mod renewals;
 
 use std::fs;
