@@ -23,7 +23,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::draw::draw;
 use crate::look::Look;
@@ -69,10 +69,13 @@ pub fn run(client: AdminClient, options: Options) -> Result<(), Error> {
         .map_err(Error::io("start the event loop"))?;
     // A daemon that does not answer is printed as an error before the screen opens.
     let first = runtime.block_on(client.ask(&ViewRequest))?;
+    // Before the screen opens: a signal without a handler would leave the terminal as it is then.
+    let signals = runtime.block_on(async { signals() });
+    let signals = signals.map_err(Error::io("listen for signals"))?;
     let (sender, receiver) = sync_channel(MAX_WAITING);
     thread::Builder::new()
         .name("ask".into())
-        .spawn(move || runtime.block_on(ask(&client, options.every, &sender)))
+        .spawn(move || runtime.block_on(ask(&client, options.every, signals, &sender)))
         .map_err(Error::io("start a thread"))?;
     let mut model = Model::new(clock::now());
     model.handle_answer(Ok(first), clock::now());
@@ -82,12 +85,19 @@ pub fn run(client: AdminClient, options: Options) -> Result<(), Error> {
     ended.map_err(Error::io("show the view on the terminal"))
 }
 
+/// The signals that end the program. Ctrl-C is a key here; another process may send its signal.
+fn signals() -> io::Result<[Signal; 3]> {
+    let terminate = signal(SignalKind::terminate())?;
+    Ok([terminate, signal(SignalKind::hangup())?, signal(SignalKind::interrupt())?])
+}
+
 /// Queries until the receiver is gone. The thread ends with the process.
-async fn ask(client: &AdminClient, every: Duration, sender: &SyncSender<News>) {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
-    // Ctrl-C is a key here; another process may send the signal.
-    let Ok(mut interrupt) = signal(SignalKind::interrupt()) else { return };
+async fn ask(
+    client: &AdminClient,
+    every: Duration,
+    [mut terminate, mut hangup, mut interrupt]: [Signal; 3],
+    sender: &SyncSender<News>,
+) {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.reset();

@@ -40,6 +40,7 @@ mod signals;
 mod sites;
 mod state;
 mod support_bundle;
+mod top;
 mod upgrade;
 mod view;
 mod virtual_address;
