@@ -197,7 +197,7 @@ impl Driver {
     /// It is stored, so it takes effect.
     pub(crate) fn take_stored(&mut self, write: Write) {
         let now = clock::now();
-        self.persistence.writes.handle(&write, true, now);
+        self.persistence.writes.handle_stored(&write);
         match write {
             Write::Secrets(new) => {
                 let (number, change) =
@@ -247,7 +247,7 @@ impl Driver {
     /// A value cannot be stored, so it is not used.
     pub(crate) fn lose(&mut self, write: &Write, error: String) {
         let now = clock::now();
-        self.persistence.writes.handle(write, false, now);
+        let is_first = self.persistence.writes.handle_failure(write, now);
         match write {
             Write::Secrets(new) => {
                 // Members offer theirs again.
@@ -257,9 +257,8 @@ impl Driver {
                 answer(asker, Err(Error::Refused(error)));
             }
             Write::Key(_) => self.lose_key(error),
-            Write::Revocations(_) => {
-                warn!(%error, "cannot store a revocation; other nodes send it again after a \
-                               restart");
+            Write::Revocations(_) if is_first => {
+                warn!(%error, "cannot store a revocation; retrying");
             }
             Write::Renewal(_) => self.lose_renewal(error),
             Write::Credential(_) => {
@@ -274,7 +273,7 @@ impl Driver {
                 warn!(%error, "cannot erase expired keys of the mandate; retrying later");
             }
             Write::Nodes(_) => warn!(%error, "cannot store the nodes of the cluster"),
-            Write::Directory(_) => {}
+            Write::Revocations(_) | Write::Directory(_) => {}
         }
     }
 

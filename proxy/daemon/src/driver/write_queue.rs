@@ -152,12 +152,28 @@ impl WriteQueue {
         slot.waiting.take()
     }
 
-    /// The writer stored it or failed.
-    pub(crate) fn handle(&mut self, write: &Write, is_stored: bool, now: Instant) {
-        let Some(slot) = write.slot().map(|at| &mut self.slots[at]) else { return };
+    /// The writer stored it.
+    pub(crate) fn handle_stored(&mut self, write: &Write) {
+        if let Some(slot) = self.end(write) {
+            slot.rests_until = None;
+        }
+    }
+
+    /// The writer failed. What is already in force is stored later, unless a later offer waits.
+    /// Returns whether the write before it succeeded.
+    pub(crate) fn handle_failure(&mut self, write: &Write, now: Instant) -> bool {
+        let Some(slot) = self.end(write) else { return true };
+        if let Write::Revocations(revoked) = write {
+            slot.waiting.get_or_insert_with(|| Write::Revocations(revoked.clone()));
+        }
+        slot.rests_until.replace(now + RETRY).is_none()
+    }
+
+    fn end(&mut self, write: &Write) -> Option<&mut Slot> {
+        let slot = &mut self.slots[write.slot()?];
         slot.is_under_way = false;
         slot.number = slot.waiting.as_ref().map_or(0, Write::number);
-        slot.rests_until = (!is_stored).then(|| now + RETRY);
+        Some(slot)
     }
 
     /// When to poll again.
@@ -201,10 +217,10 @@ mod tests {
         assert!(matches!(second, Write::Secrets(_)));
         writes.offer(revocations());
         assert!(writes.poll(now).is_none(), "the writer has one of each");
-        writes.handle(&first, true, now);
+        writes.handle_stored(&first);
         assert!(matches!(writes.poll(now), Some(Write::Revocations(_))));
         assert!(writes.poll(now).is_none() && writes.has_secrets());
-        writes.handle(&second, true, now);
+        writes.handle_stored(&second);
         assert!(!writes.has_secrets());
     }
 
@@ -219,7 +235,7 @@ mod tests {
         assert_eq!(under_way.number(), 2);
         // The same while the newer one is being written.
         writes.offer(offer(&one));
-        writes.handle(&under_way, true, now);
+        writes.handle_stored(&under_way);
         assert!(writes.poll(now).is_none());
     }
 
@@ -245,11 +261,11 @@ mod tests {
                 }
                 writes.offer(renewal());
                 assert!(writes.poll(now).is_none(), "one at a time");
-                writes.handle(&under_way, true, now);
+                writes.handle_stored(&under_way);
                 if matches!(under_way, Write::Renewal(_)) {
                     let last = writes.poll(now).expect("it is due");
                     assert!(!matches!(last, Write::Renewal(_)), "{last:?}");
-                    writes.handle(&last, true, now);
+                    writes.handle_stored(&last);
                 }
                 assert!(writes.poll(now).is_none(), "it is dropped");
             }
@@ -279,7 +295,7 @@ mod tests {
         let new = writes.poll(now).expect("it is due");
         assert!(matches!(new, Write::Mandate(_)), "{new:?}");
         writes.offer(rest());
-        writes.handle(&new, true, now);
+        writes.handle_stored(&new);
         assert!(writes.poll(now).is_none());
     }
 
@@ -289,12 +305,34 @@ mod tests {
         let one = rotated(&secrets(), WALL);
         writes.offer(offer(&rotated(&one, WALL)));
         let failed = writes.poll(now).expect("it is due");
-        writes.handle(&failed, false, now);
+        assert!(writes.handle_failure(&failed, now), "the first failure");
         assert_eq!(writes.poll_timeout(), None, "nothing waits");
         // A failed write reserves no number: members offer theirs again.
         writes.offer(offer(&one));
         assert!(writes.poll(now).is_none());
         assert_eq!(writes.poll_timeout(), Some(now + RETRY));
         assert_eq!(number(writes.poll(now + RETRY)), 1);
+    }
+
+    #[test]
+    fn a_revocation_is_written_again_until_it_is_stored() {
+        let (mut writes, now) = (WriteQueue::default(), clock::now());
+        writes.offer(revocations());
+        let failed = writes.poll(now).expect("it is due");
+        assert!(writes.handle_failure(&failed, now));
+        assert_eq!(writes.poll_timeout(), Some(now + RETRY));
+        let again = writes.poll(now + RETRY).expect("it is due");
+        assert!(!writes.handle_failure(&again, now + RETRY), "not the first failure");
+
+        let later = Write::Revocations(RevocationsWrite {
+            all: crate::testing::revocations(credential(3, "node").node),
+            own: None,
+        });
+        writes.offer(later);
+        let last = writes.poll(now + RETRY * 2).expect("it is due");
+        let Write::Revocations(it) = &last else { panic!("{last:?}") };
+        assert!(it.all.has_node(&credential(3, "node").node), "a later one replaces it");
+        writes.handle_stored(&last);
+        assert!(writes.poll(now + RETRY * 3).is_none());
     }
 }
