@@ -20,6 +20,8 @@ use meshport_daemon::clock;
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Time after which the obstacle is printed: longer than a daemon takes to start.
 const MOMENT: Duration = Duration::from_secs(3);
+/// The least time that a daemon has for an answer.
+const LEAST: Duration = Duration::from_secs(1);
 const DEFAULT_SERVICE: &str = "kube-apiserver";
 
 /// `meshport wait`
@@ -69,9 +71,9 @@ pub(crate) async fn wait(
     let deadline = start + patience;
     let mut tell = Some(tell);
     loop {
-        // A daemon that hangs is an obstacle too.
-        let until = if tell.is_some() { deadline.min(start + MOMENT) } else { deadline };
-        let answer = timeout_at(until, client.ask(&RoutesRequest)).await;
+        let due = if tell.is_some() { deadline.min(start + MOMENT) } else { deadline };
+        let limit = limit(due, Instant::from_std(clock::now()));
+        let answer = timeout_at(limit, client.ask(&RoutesRequest)).await;
         let obstacle = match answer {
             Ok(Ok(routes)) => match judge(&routes, service)? {
                 Readiness::Ready(origin) => return Ok(*origin),
@@ -93,6 +95,12 @@ pub(crate) async fn wait(
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// When a query that starts `now` times out, since a daemon that hangs is an obstacle too: when the
+/// next report is due, and not before a daemon that works could answer.
+fn limit(due: Instant, now: Instant) -> Instant {
+    due.max(now + LEAST)
 }
 
 /// Whether the wait has ended.
@@ -166,6 +174,13 @@ mod tests {
         let error = waited.expect_err("no daemon");
         assert_eq!(error.exit_code(), 1);
         assert!(error.to_string().contains("no daemon answers"), "{error}");
+    }
+
+    #[test]
+    fn a_query_just_before_a_report_is_not_cut_short() {
+        let now = Instant::from_std(clock::now());
+        assert_eq!(limit(now + MOMENT, now), now + MOMENT);
+        assert_eq!(limit(now, now + INTERVAL), now + INTERVAL + LEAST);
     }
 
     #[tokio::test(start_paused = true)]
