@@ -137,18 +137,27 @@ fn socket_in(text: &str, state_dir: Option<&Path>, paths: &Paths) -> PathBuf {
     settings.map_or_else(|| paths.socket_for(&defaults.state_dir), |it| it.admin.socket)
 }
 
+/// Refuses settings that contradict the stored credential. One that cannot be read is reported
+/// elsewhere.
+///
+/// # Errors
+/// [`Error::Unfit`] that names both values.
+pub(crate) fn check_stored(settings: &Settings) -> Result<(), Error> {
+    let stored = StateDir::open(&settings.state_dir).and_then(|state| state.credential());
+    stored.ok().flatten().map_or(Ok(()), |credential| check_credential(settings, &credential))
+}
+
 /// Refuses settings that contradict the credential.
 ///
 /// # Errors
-/// [`Error::State`] that names both values.
+/// [`Error::Unfit`] that names both values.
 pub(crate) fn check_credential(settings: &Settings, credential: &Credential) -> Result<(), Error> {
-    let contradiction = |key: &str, configured: &str, credential: &str| Error::State {
-        path: settings.state_dir.clone(),
-        what: format!(
-            "the credential is for {key} \"{credential}\", but the configuration has \
-             \"{configured}\""
-        ),
-        remedy: format!("Correct `{key}`, or join again with an invite for it"),
+    let contradiction = |key: &str, configured: &str, credential: &str| {
+        Error::Unfit(format!(
+            "the credential in {} is for {key} \"{credential}\", but the configuration has \
+             \"{configured}\". Correct `{key}`, or join again with an invite for it",
+            settings.state_dir.display()
+        ))
     };
     if settings.site != credential.site {
         return Err(contradiction("site", settings.site.as_str(), credential.site.as_str()));
@@ -159,6 +168,12 @@ pub(crate) fn check_credential(settings: &Settings, credential: &Credential) -> 
         }
         _ => Ok(()),
     }
+}
+
+/// Whether this user may not read the file.
+pub(crate) fn is_closed(path: &Path) -> bool {
+    let read = files::read(path, MAX_SETTINGS_BYTES as u64);
+    read.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// The named file, else the default one if it exists.

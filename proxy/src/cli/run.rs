@@ -66,9 +66,7 @@ fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
     };
     let (settings, config) = effective(args)?;
     let state = StateDir::open(&settings.state_dir)?;
-    if let Some(credential) = state.credential()? {
-        load::check_credential(&settings, &credential)?;
-    }
+    load::check_stored(&settings)?;
     let set_level =
         logging::start(settings.log.format == LogFormat::Json, settings.log.level.as_str())?;
     if let Some(Joined { mesh, name, site, .. }) = joined {
@@ -84,7 +82,10 @@ fn serve(args: &RunArgs, predecessor: Option<UnixStream>) -> Result<(), Error> {
         tracing::warn!(%error, "cannot start the helper; `meshport upgrade` will not work");
     }
     let args = args.clone();
-    let reread = Box::new(move || effective(&args).map(|(settings, _)| settings));
+    let reread = Box::new(move || {
+        let (settings, _) = effective(&args)?;
+        load::check_stored(&settings).map(|()| settings)
+    });
     let source = Source { config, reread, set_level };
     let starter = launched.ok();
     let options = Options { settings, source, state, inherited, starter, predecessor };

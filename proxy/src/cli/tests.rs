@@ -427,7 +427,7 @@ fn check_finds_everything_at_once_and_starts_nothing() {
     assert!(!around.ok && around.effective.is_some());
     let obstacles = around.obstacles.join("\n");
     assert!(obstacles.contains("/nowhere/ca.pem cannot be read"), "{obstacles}");
-    assert!(obstacles.contains("credential is for site \"nyc\""), "{obstacles}");
+    assert!(obstacles.contains("is for site \"nyc\", but"), "{obstacles}");
     let warnings = around.warnings.join("\n");
     assert!(
         warnings.contains("chmod 600") && warnings.contains("role origin:kube-apiserver"),

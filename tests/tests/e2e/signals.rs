@@ -122,12 +122,22 @@ fn a_reload_changes_what_it_can_and_keeps_what_runs() {
         let output = world.node_mut("worker").process().output();
         (output.contains("not reloaded") && output.contains("polcy")).then_some(())
     });
+    let refused = run(&meshport().to_string_lossy(), &["reload", "--config", &text_of(&config)]);
+    assert_eq!(refused.status.code(), Some(3), "as \"check\" says: {refused:?}");
+    // A restart into it would fail.
+    let moved = whole.lines().filter(|line| !line.starts_with("site = "));
+    let moved: Vec<&str> = ["site = \"elsewhere\""].into_iter().chain(moved).collect();
+    fs::write(&config, moved.join("\n")).expect("ours");
+    let refused = run(&meshport().to_string_lossy(), &["reload", "--config", &text_of(&config)]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("but the configuration has \"elsewhere\""), "{said}");
     fs::write(&config, whole).expect("ours");
     let examined = || doctor::examine(meshport(), &world, "worker");
     wait::until("the refusal is reported", SETTLE, || {
         let (examined, refused) = (examined(), "the last reload was refused");
         let said = examined.detail("MP110");
-        (said.starts_with(refused) && said.contains("polcy")).then_some(())
+        (said.starts_with(refused) && said.contains("elsewhere")).then_some(())
     });
     let status = world.at("worker").status().expect("it answers");
     assert!(status["warnings"].to_string().contains("(MP110)"), "{status}");

@@ -65,7 +65,10 @@ impl Reload {
                 let _ = controls.commands.send(Command::Reloaded(Err(on_one_line(&error)))).await;
                 let why =
                     format!("configuration not reloaded; the current one stays in use: {error}");
-                Err(Error::Refused(why))
+                Err(match error {
+                    Error::Config { .. } | Error::Unfit(_) => Error::Unfit(why),
+                    _ => Error::Refused(why),
+                })
             }
         }
     }

@@ -40,6 +40,8 @@ pub(super) const NO_STATE: &str = "the state folder cannot be opened";
 pub(super) struct Facts {
     pub(super) now: UnixSeconds,
     pub(super) loaded: Result<Loaded, Error>,
+    /// The configuration, if there is one.
+    pub(super) config: Option<PathBuf>,
     state_dir: Option<PathBuf>,
     /// Only the socket was named, so that its daemon may use another state folder.
     pub(super) has_only_socket: bool,
@@ -73,7 +75,7 @@ impl Facts {
             (Ok(loaded), _) => Some(loaded.settings.state_dir.clone()),
             (Err(_), Some(named)) => Some(named.to_owned()),
             // The configuration may set another socket.
-            (Err(Error::Config { .. } | Error::Io { .. }), None) => None,
+            (Err(Error::Config { .. } | Error::Unfit(_)), None) => None,
             (Err(_), None) => Some(load::default_state_dir(&paths)),
         };
         let asked = timeout(ANSWER_LIMIT, Daemon::ask(&client)).await;
@@ -87,6 +89,7 @@ impl Facts {
         Ok(Self {
             now: clock::wall(),
             loaded,
+            config: load::config_file(config, &paths).map(Path::to_owned),
             state_dir,
             has_only_socket: args.socket.is_some() && args.state_dir.is_none(),
             client,

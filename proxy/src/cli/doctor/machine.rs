@@ -16,8 +16,8 @@ use meshport_core::findings::{
 use super::checks::{Check, Looked};
 use super::facts::{CLOSED, Daemon, Facts, NO_STATE};
 use super::holder::{self, Protocol};
-use crate::cli::check;
 use crate::cli::query::is_closed;
+use crate::cli::{check, load};
 use meshport_daemon::{Error, findings};
 use meshport_state::{Error as StateError, StateDir};
 
@@ -212,17 +212,20 @@ fn or_refused(facts: &Facts, kind: &Kind, found: Looked) -> Looked {
 fn problems(facts: &Facts) -> Looked {
     match &facts.loaded {
         Ok(loaded) => {
-            let obstacles = check::files(&loaded.settings).obstacles;
+            let mut obstacles = check::files(&loaded.settings).obstacles;
+            obstacles.extend(load::check_stored(&loaded.settings).err().map(|it| it.to_string()));
             Ok(obstacles.into_iter().map(|it| UNFIT_CONFIGURATION.found(it)).collect())
         }
         Err(Error::Config { path, problems }) => {
             let said = |it: &meshport_config::Problem| format!("{}: {it}", path.display());
             Ok(problems.iter().map(|it| UNFIT_CONFIGURATION.found(said(it))).collect())
         }
-        Err(Error::Io { source, what }) if source.kind() == io::ErrorKind::PermissionDenied => {
-            Err(format!("this user may not {what}").into())
-        }
-        Err(error @ Error::Io { .. }) => Ok(vec![UNFIT_CONFIGURATION.found(error.to_string())]),
+        Err(Error::Unfit(why)) => match facts.config.as_deref() {
+            Some(path) if load::is_closed(path) => {
+                Err(format!("this user may not read {}", path.display()).into())
+            }
+            _ => Ok(vec![UNFIT_CONFIGURATION.found(why.clone())]),
+        },
         // No configuration, and no credential to take defaults from.
         Err(_) => Err("there is no configuration".into()),
     }
