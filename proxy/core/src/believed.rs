@@ -7,10 +7,10 @@
 //!
 //! A clock that was behind is believed at once when it is set right: when it returns to the time
 //! that it had before it went back, or when a verified credential begins after the believed time
-//! and not after the clock's. Only a time that had gone on for an hour is returned to, and none
-//! such is given up for a credential: the clock of the one who signed it may have been ahead. This
-//! node's own credential was valid by its own clock, so a time before it is given up after
-//! [`OWN_DOUBT`], however long it had gone on.
+//! and not after the clock's. Only a time that had gone on for an hour is returned to. One that had
+//! gone on for that long is not given up at once for a credential, since the clock of the one who
+//! signed it may have been ahead, but after [`SHORT_DOUBT`]. So is one that is before this node's
+//! own credential, which was valid by its own clock.
 //!
 //! A jump ahead that is believed only because it lasted is remembered for an hour, or until the
 //! clock goes back: if all members have expired by it, the clock is wrong rather than they.
@@ -21,8 +21,8 @@ use meshport_config::{MAX_CLOCK_SKEW_S, UnixSeconds};
 
 /// How long a clock must be ahead before it is believed.
 pub const DOUBT: Duration = Duration::from_secs(30);
-/// The same if the believed time is before this node's own credential, and the clock's is not.
-pub const OWN_DOUBT: Duration = Duration::from_secs(3);
+/// The same if the believed time is before a verified credential, and the clock's is not.
+const SHORT_DOUBT: Duration = Duration::from_secs(3);
 /// A time that has gone on for this long without a jump is trusted.
 const TRUSTED: Duration = Duration::from_hours(1);
 /// The largest gain at once that raises no doubt: well above an adjustment or a late reading.
@@ -111,12 +111,12 @@ impl Believed {
         }
         let returns = self.before.map(go_on).is_some_and(|it| wall.abs_diff(it) <= MAX_GAIN);
         let gained = expected.as_secs() + 1..=wall.as_secs();
-        let (is_behind, is_behind_own) =
-            (gained.contains(&self.at_least.0), gained.contains(&self.own.0));
+        let is_behind = gained.contains(&self.at_least.0);
+        let is_evident = is_behind || gained.contains(&self.own.0);
         let lead = self.doubt(wall - expected, now);
         let lasts = now.saturating_duration_since(lead.since);
         let is_right =
-            returns || (is_behind && !is_trusted) || (is_behind_own && lasts >= OWN_DOUBT);
+            returns || (is_behind && !is_trusted) || (is_evident && lasts >= SHORT_DOUBT);
         if is_right || lasts >= DOUBT {
             let begun = expected.saturating_sub(now.saturating_duration_since(lead.since));
             let new = Jump { by: lead.by, at: UnixSeconds(begun.as_secs()) };
@@ -246,13 +246,26 @@ mod tests {
         assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S], 1), jump);
         assert_eq!(read(&[jump + MAX_CLOCK_SKEW_S + 1], 1), BEGIN_S + 1, "still behind");
         assert_eq!(read(&[BEGIN_S], 1), BEGIN_S + 1, "not behind that one");
-        let trusted = TRUSTED.as_secs();
-        assert_eq!(read(&[begins], trusted), BEGIN_S + trusted, "the signer's clock was ahead");
+    }
+
+    #[test]
+    fn a_clock_that_was_long_behind_the_start_of_a_credential_is_believed_soon_after() {
+        let (begin, mut believed) = (Instant::now(), Believed::new());
+        let (trusted, doubt) = (TRUSTED.as_secs(), SHORT_DOUBT.as_secs());
+        let mut read = |second: u64, ahead: u64| {
+            let wall = Duration::from_secs(BEGIN_S + second + ahead);
+            believed.handle_evidence(UnixSeconds(BEGIN_S + 4 * DAY_S));
+            believed.handle_reading(wall, begin + Duration::from_secs(second)).0 - BEGIN_S - second
+        };
+        let right = 5 * DAY_S;
+        assert_eq!((read(0, 0), read(trusted, right)), (0, 0), "the signer's clock may be ahead");
+        assert_eq!(read(trusted + doubt - 1, right), 0);
+        assert_eq!(read(trusted + doubt, right), right);
     }
 
     #[test]
     fn a_clock_behind_its_own_credential_is_believed_soon_after_it_is_set_right() {
-        let (back, doubt) = (-5 * DAY_S.cast_signed(), OWN_DOUBT.as_secs());
+        let (back, doubt) = (-5 * DAY_S.cast_signed(), SHORT_DOUBT.as_secs());
         for behind_s in [10, 2 * TRUSTED.as_secs()] {
             let (begin, mut believed) = (Instant::now(), Believed::new());
             believed.handle_own(UnixSeconds(BEGIN_S - DAY_S));
