@@ -208,9 +208,7 @@ impl Core {
                 });
             }
             self.check_credential(&credential, now).map_err(|error| {
-                if let NotBelieved::Invalid(Error::NotYetValid { valid_from, .. }) = error {
-                    self.out.tell(MeshEvent::NotYetValid(valid_from));
-                }
+                self.tell_early(&error);
                 Refusal::NotValid(error.to_string())
             })?;
             let slot = self.follow(&credential).unwrap_or(slot);
@@ -292,6 +290,7 @@ impl Core {
             }
             (true, Err(error)) => {
                 self.out.counters[MeshCount::CredentialsRefused] += 1;
+                self.tell_early(&error);
                 self.tell_refusal(slot, error.to_string());
             }
         }
@@ -303,7 +302,12 @@ impl Core {
     pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let Some(credential) = peer.admission.credential.clone() else { return };
-        let verdict = self.check_credential(&credential, now);
+        // It was valid when it was stored: if it is not yet valid now, this clock has gone back.
+        let begun = now.wall.max(credential.valid_from());
+        if begun > now.wall {
+            self.out.tell(MeshEvent::NotYetValid(credential.issued_at));
+        }
+        let verdict = self.check_credential(&credential, Now { wall: begun, ..now });
         let Some(peer) = self.peers.get_mut(slot) else { return };
         match verdict {
             Ok(()) => {
@@ -344,6 +348,13 @@ impl Core {
         self.judge_known_credential(slot, now);
         self.report_up(slot);
         self.say_here(slot, now);
+    }
+
+    /// Informs the user if a credential is refused because it is not valid yet.
+    fn tell_early(&mut self, error: &NotBelieved) {
+        if let NotBelieved::Invalid(Error::NotYetValid { valid_from, .. }) = error {
+            self.out.tell(MeshEvent::NotYetValid(*valid_from));
+        }
     }
 
     fn refuse(&mut self, slot: Slot, now: Now, port: u16, reason: String) {

@@ -50,8 +50,8 @@ catalogue! {
     WRONG_CLOCK: Error "MP103" {
         title: "the clock of this machine or of a member is wrong",
         healthy: "this clock agrees with this node's credential and with members",
-        meaning: "Sessions continue, but a node whose clock is off by more than 5 min refuses \
-                  valid credentials, and its daemon may fail to start",
+        meaning: "A node whose clock is off by more than 5 min may refuse valid credentials, and \
+                  its daemon may fail to start",
         remedy: "Correct the clock and keep it synchronised (`timedatectl`, `chronyc tracking`)",
     }
     /// Packets do not get out, or no answer comes back.

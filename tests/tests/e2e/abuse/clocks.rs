@@ -8,6 +8,8 @@ use crate::issuers::{delegate, expires_at};
 
 /// How long a clock that is a day behind is watched: some rounds of gossip and of probes.
 const BACK: Duration = Duration::from_secs(20);
+/// The same until all sessions of the mesh have been renewed, for which two minutes are usual.
+const RENEWED: Duration = Duration::from_secs(135);
 /// How long a clock must be ahead before it is believed.
 const BELIEVED: Duration = Duration::from_secs(30);
 /// How often an issuer looks at the clock.
@@ -173,6 +175,28 @@ fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
     });
     println!("back {:?} after the clock is right", begun.elapsed());
     assert_eq!(secrets(), Some(both), "the former secret was erased long before its end");
+}
+
+#[test]
+#[ignore = "needs the library of faketime: ./tests/run e2e"]
+fn a_clock_that_was_400_days_behind_while_sessions_are_renewed_cuts_nobody() {
+    let mut world = two_nodes_with_an_echo();
+    let (clock, daemon) = Clock::of(&mut world, "worker-b", "+0d");
+    let local = world.at("worker-b").local;
+    serves_again(&world, local);
+    let mut open = session(&world, "worker-b");
+    let load = load(&world);
+    for (offset, time) in [("-400d", RENEWED), ("+0d", BELIEVED + SOON)] {
+        clock.set(offset);
+        let mut next = wait::now();
+        wait::throughout(&format!("the session goes on at {offset}"), time, || {
+            wait::pace(&mut next, Duration::from_millis(200));
+            let alive = [world.at("cp-a").alive(), world.at("worker-b").alive()];
+            answers(&mut open) && alive == [2, 2]
+        });
+    }
+    unharmed(load);
+    assert!(!daemon.output().contains("peer refused"), "a peer that was admitted is refused");
 }
 
 #[test]
