@@ -408,7 +408,7 @@ impl Mesh {
 
     /// Checks a credential that did not come from its holder: signatures, validity and revocation.
     pub fn check_credential(&self, credential: &Credential) -> Result<(), NotBelieved> {
-        let link = &self.first().link;
+        let link = &self.shard(&credential.node).link;
         let now = link.now();
         link.look(|core| core.check_credential(credential, now))
     }

@@ -302,12 +302,10 @@ impl Core {
     pub(super) fn judge_known_credential(&mut self, slot: Slot, now: Now) {
         let Some(peer) = self.peers.get(slot) else { return };
         let Some(credential) = peer.admission.credential.clone() else { return };
-        // It was valid when it was stored: if it is not yet valid now, this clock has gone back.
-        let begun = now.wall.max(credential.valid_from());
-        if begun > now.wall {
+        if now.wall < credential.valid_from() {
             self.out.tell(MeshEvent::NotYetValid(credential.issued_at));
         }
-        let verdict = self.check_credential(&credential, Now { wall: begun, ..now });
+        let verdict = self.check_credential(&credential, now);
         let Some(peer) = self.peers.get_mut(slot) else { return };
         match verdict {
             Ok(()) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use meshport_config::{Credential, MAX_REVOCATIONS, NodeId, Revocations, Revoked};
+use meshport_config::{Credential, MAX_REVOCATIONS, NodeId, Revocations, Revoked, UnixSeconds};
 
 use super::Core;
 use crate::MeshCount;
@@ -108,9 +108,12 @@ impl Core {
         self.blocked.has(node)
     }
 
-    /// Whether a credential is valid now and not revoked.
+    /// Whether a credential is valid now and not revoked. One that is stored for its node was valid
+    /// when it came: if it is not yet valid, this clock has gone back.
     pub fn check_credential(&self, credential: &Credential, now: Now) -> Result<(), NotBelieved> {
-        credential.verify(self.local.mesh(), now.wall)?;
+        let is_stored = self.known_credential(&credential.node).as_deref() == Some(credential);
+        let begun = if is_stored { credential.valid_from() } else { UnixSeconds(0) };
+        credential.verify(self.local.mesh(), now.wall.max(begun))?;
         let covering = self.blocked.revocations.covering(credential);
         covering.map_or(Ok(()), |it| Err(NotBelieved::Revoked(it.revoked)))
     }

@@ -56,6 +56,9 @@ fn a_clock_that_goes_back_ends_no_session_and_the_peer_speaks_against_it() {
         }));
     }
     assert!(!net.notices(1).iter().any(|it| matches!(it, Notice::Cut(..))));
+    // A relay may present it too.
+    net.node(1, |core, now| core.check_credential(&good(2), now)).unwrap();
+    net.node(1, |core, now| core.check_credential(&good(3), now)).unwrap_err();
     assert!(!told.is_empty() && told.iter().all(|it| *it == good(2).issued_at), "{told:?}");
 }
 
