@@ -3,6 +3,7 @@
 //! Any origin may answer at the local address, so every origin's certificate must have the name.
 //! The source context's name is kept if all of several origins have it, and otherwise only if no
 //! usual one is there: the name or address of one apiserver fails as soon as another one answers.
+//! What answers at one address alone chooses no other name: it may be anything.
 //! Pure; the certificates of the origins are passed as [`Evidence`].
 
 use std::net::IpAddr;
@@ -100,7 +101,10 @@ impl Evidence {
 pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verified {
     let certificates = evidence.certificates();
     let Some(name) = shared(wanted, local, evidence, &certificates) else {
-        return without_a_shared_name(wanted, evidence, &certificates);
+        return match evidence.partial {
+            Some(_) if !certificates.is_empty() => without_a_known_name(wanted, evidence),
+            _ => without_a_shared_name(wanted, evidence, &certificates),
+        };
     };
     let lacking = evidence.lacking(wanted);
     let note = (name != wanted).then(|| match lacking.as_slice() {
@@ -145,7 +149,19 @@ fn shared(
     let usual = common.iter().find(|name| USUAL_NAMES.contains(&name.as_str())).cloned();
     let local = Some(local.to_string()).filter(|local| all(local));
     let same = all(wanted).then(|| wanted.to_owned());
-    usual.or(local).or(same).or(common.into_iter().next())
+    let other = common.into_iter().next().filter(|_| evidence.partial.is_none());
+    usual.or(local).or(same).or(other)
+}
+
+/// Some certificates were read, of some origins only, and have neither a usual name nor `wanted`.
+fn without_a_known_name(wanted: &str, evidence: &Evidence) -> Verified {
+    let name = if evidence.apiservers { USUAL_NAMES[0] } else { wanted };
+    let note = (name != wanted).then(|| {
+        format!("the context verifies {name}, which apiservers usually have, instead of {wanted}")
+    });
+    let mut warnings = evidence.gaps(name);
+    warnings.push(missing(name, &evidence.lacking(name)));
+    Verified { note, warnings, name: name.into() }
 }
 
 fn without_a_shared_name(
@@ -304,5 +320,22 @@ mod tests {
             verified.warnings[0].contains("only the certificate of 10.0.0.1:6443"),
             "{verified:?}"
         );
+    }
+
+    #[test]
+    fn what_answers_at_one_address_chooses_no_unknown_name() {
+        let strange = |apiservers| {
+            let partial = Some("no daemon answers".to_owned());
+            let read = evidence(&[("10.0.0.1:6443", &["alpha.example", "evil.example"])]);
+            choose("10.0.0.1", LOCAL, &Evidence { partial, apiservers, ..read })
+        };
+        let verified = strange(true);
+        assert_eq!(verified.name, "kubernetes.default.svc");
+        assert!(verified.note.as_ref().expect("said").ends_with("instead of 10.0.0.1"));
+        let [gap, lacking] = verified.warnings.as_slice() else { panic!("{verified:?}") };
+        assert!(gap.contains("no daemon answers"), "{gap}");
+        assert!(lacking.contains("svc is not in the certificate of 10.0.0.1:6443"), "{lacking}");
+        let verified = strange(false);
+        assert_eq!((verified.name.as_str(), verified.note), ("10.0.0.1", None));
     }
 }
