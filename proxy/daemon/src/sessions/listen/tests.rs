@@ -222,7 +222,7 @@ async fn a_client_that_was_reset_before_it_was_accepted_reaches_no_instance() {
     let local = listener.local_addr().expect("bound");
     for _ in 0..FLOOD {
         let mut client = std::net::TcpStream::connect(local).expect("it is open");
-        std::io::Write::write_all(&mut client, &[22, 3, 1, 2, 0, 1]).expect("it is open");
+        io::Write::write_all(&mut client, &[22, 3, 1, 2, 0, 1]).expect("it is open");
         socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
     }
     tokio::spawn(serve(Claim::Bound(listener), ingress.clone()));
