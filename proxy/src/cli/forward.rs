@@ -264,6 +264,7 @@ impl Forward<'_> {
     ) -> Result<Option<TemporaryKubeconfig>, Error> {
         let answers = self.leaf.certificates(CERTIFICATES_WAIT).await;
         let evidence = Evidence::of_origins(&self.args.service, &answers);
+        let evidence = context.judge(evidence, clock::wall());
         if let Some(file) = &self.args.context.kubeconfig {
             let remarks = context.merge_into(file, local, &evidence)?;
             remarks.iter().for_each(|remark| self.console.remark(remark));

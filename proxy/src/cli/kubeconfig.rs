@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use meshport_config::ServiceName;
+use meshport_config::{ServiceName, UnixSeconds};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use serde_json::{Map, Value, json};
@@ -31,8 +31,9 @@ use self::server::ServerUrl;
 use self::source::{Found, Source};
 use super::query::DaemonArgs;
 use super::textfile::{self, TextFile};
-use super::{local, output, runtime};
+use super::{clock, local, output, runtime};
 use meshport_daemon::Error;
+use meshport_daemon::health::certificate::Authorities;
 
 pub(super) const DEFAULT_NAME: &str = "meshport";
 
@@ -128,6 +129,11 @@ impl Chosen {
         &self.files
     }
 
+    /// Marks the certificates that the context's CA did not sign.
+    pub(super) fn judge(&self, evidence: Evidence, now: UnixSeconds) -> Evidence {
+        evidence.judged_by(server::authorities(&self.found.cluster).as_ref(), now)
+    }
+
     /// A kubeconfig with only the new context, to be listed before [`Chosen::files`], and warnings
     /// about it.
     pub(super) fn text(
@@ -166,6 +172,8 @@ pub(super) struct Dialled {
     pub(super) host: String,
     /// Absent if nothing is verified.
     pub(super) verified: Option<String>,
+    /// The CA that it trusts; absent if it has none, or an unreadable one.
+    pub(super) authorities: Option<Authorities>,
 }
 
 impl Dialled {
@@ -176,8 +184,14 @@ impl Dialled {
     pub(super) fn read(files: &[PathBuf]) -> Result<Self, Error> {
         let found = Source::read(files)?.context(None)?;
         let server = server(&found)?;
-        let (address, verified) = (server.address(), server.verified_as(&found.cluster));
-        Ok(Self { file: found.file, context: found.name, address, host: server.host, verified })
+        Ok(Self {
+            address: server.address(),
+            verified: server.verified_as(&found.cluster),
+            authorities: server::authorities(&found.cluster),
+            file: found.file,
+            context: found.name,
+            host: server.host,
+        })
     }
 }
 
@@ -196,6 +210,7 @@ pub(crate) fn run(args: &KubeconfigArgs) -> Result<(), Error> {
         };
         Ok::<_, Error>((local, evidence))
     })?;
+    let evidence = evidence.judged_by(server::authorities(&found.cluster).as_ref(), clock::wall());
     let naming = Naming { evidence: &evidence, chosen: args.tls_server_name.as_deref() };
     let made = make(&found, local.first(), &args.name, &naming)?;
     made.notes.iter().chain(&made.warnings).for_each(|remark| output::advice(remark));

@@ -337,6 +337,14 @@ fn a_kubeconfig_verifies_a_name_that_every_origin_has() {
     let (made, said) = printed(&["--tls-server-name", "cp-near"]);
     assert!(made.contains("tls-server-name: cp-near"), "{made}");
     assert!(said.contains("warning: cp-near is not in the certificate of cp-far;"), "{said}");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let other = rcgen::CertificateParams::default().self_signed(&key).expect("signed");
+    fs::write(world.path("ca.crt"), other.pem()).expect("written");
+    let text = fs::read_to_string(&*source).expect("readable");
+    let with_ca = text.replace("    server:", "    certificate-authority: ca.crt\n    server:");
+    fs::write(&*source, with_ca).expect("written");
+    let (_, said) = printed(&[]);
+    assert!(said.contains("CA did not sign the certificate of cp-"), "{said}");
 }
 
 #[test]

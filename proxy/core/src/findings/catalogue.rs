@@ -339,13 +339,15 @@ catalogue! {
                  delegate --install FILE` here",
     }
 
-    /// Clients verify a name that an apiserver does not have.
+    /// Clients verify a name that an apiserver does not have, or their CA did not sign it.
     NAME_NOT_IN_CERTIFICATE: Error "MP301" {
-        title: "an apiserver's certificate lacks a name that clients verify",
-        healthy: "the apiservers' certificates have the names that kubeconfigs verify",
+        title: "clients refuse an apiserver's certificate",
+        healthy: "clients accept the apiservers' certificates",
         meaning: "Clients fail with a TLS error when that apiserver answers",
-        remedy: "`meshport kubeconfig` chooses a name that all certificates have; or add the name \
-                 to the certificates (kubeadm: apiServer.certSANs)",
+        remedy: "If the name is missing, `meshport kubeconfig` chooses one that all certificates \
+                 have; or add it to the certificates (kubeadm: apiServer.certSANs). If the CA did \
+                 not sign the certificate, reissue it with the cluster's CA, or remove the origin \
+                 if it is of another cluster",
     }
     /// The probe gets 401 or 403.
     PROBE_REFUSED: Warning "MP302" {

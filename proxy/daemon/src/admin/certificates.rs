@@ -25,6 +25,10 @@ pub struct OriginCertificate {
     pub who: OriginRef,
     /// Its certificate, DER in base64; absent when none was read.
     pub certificate: Option<String>,
+    /// The intermediate certificates that it sent with it, DER in base64; absent when they are not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intermediates: Option<Vec<String>>,
     /// Why none was read.
     pub problem: Option<String>,
 }

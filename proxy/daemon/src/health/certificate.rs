@@ -2,14 +2,17 @@
 //!
 //! A client that moves to another origin verifies the same name there, so a name that only one
 //! certificate has works until that origin fails. Pure: other modules fetch the certificates; this
-//! one reads their names and trusts nothing.
+//! one reads their names and trusts nothing. What signed them is in [`Authorities`].
 
+mod authorities;
 mod validity;
 
 use std::collections::BTreeSet;
 
 use meshport_config::UnixSeconds;
 use rustls::pki_types::{CertificateDer, ServerName};
+
+pub use self::authorities::Authorities;
 
 /// Names read from one certificate. Those of apiservers have 5 to 20.
 const MAX_NAMES: usize = 256;
@@ -24,30 +27,47 @@ pub const USUAL_NAMES: [&str; 4] = [
 
 /// The certificate of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certificate(CertificateDer<'static>);
+pub struct Certificate {
+    leaf: CertificateDer<'static>,
+    /// Those that the server sent with it; absent if not known.
+    intermediates: Option<Vec<CertificateDer<'static>>>,
+}
 
 impl Certificate {
     /// Parses a certificate in DER; `None` if it is invalid.
     pub fn read(der: &[u8]) -> Option<Self> {
-        let der = CertificateDer::from(der.to_vec());
-        webpki::EndEntityCert::try_from(&der).is_ok().then_some(Self(der))
+        let leaf = CertificateDer::from(der.to_vec());
+        let is_valid = webpki::EndEntityCert::try_from(&leaf).is_ok();
+        is_valid.then_some(Self { leaf, intermediates: None })
+    }
+
+    /// Parses all that a server sent, its own certificate first.
+    pub(crate) fn of_chain(mut chain: Vec<CertificateDer<'static>>) -> Option<Self> {
+        let intermediates = chain.split_off(chain.len().min(1));
+        Some(Self::read(chain.first()?)?.with(Some(intermediates)))
+    }
+
+    pub(crate) fn with(self, intermediates: Option<Vec<CertificateDer<'static>>>) -> Self {
+        Self { intermediates, ..self }
     }
 
     /// Whether a client that verifies `name`, a DNS name or an IP address, accepts it.
     pub fn is_for(&self, name: &str) -> bool {
-        let Ok(certificate) = webpki::EndEntityCert::try_from(&self.0) else { return false };
+        let Ok(certificate) = webpki::EndEntityCert::try_from(&self.leaf) else { return false };
         ServerName::try_from(name)
             .is_ok_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok())
     }
 
     /// Its expiry; `None` if its times cannot be read.
     pub fn ends_at(&self) -> Option<UnixSeconds> {
-        validity::ends_at(&self.0)
+        validity::ends_at(&self.leaf)
     }
 
     /// Its DNS names, without wildcards, as written there.
     pub fn names(&self) -> Vec<String> {
-        let Ok(certificate) = webpki::EndEntityCert::try_from(&self.0) else { return Vec::new() };
+        let Ok(certificate) = webpki::EndEntityCert::try_from(&self.leaf) else {
+            return Vec::new();
+        };
         let names = certificate.valid_dns_names().filter(|name| !name.contains('*'));
         names.take(MAX_NAMES).map(str::to_owned).collect()
     }

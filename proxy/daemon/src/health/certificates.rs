@@ -5,6 +5,7 @@ use std::time::Duration;
 use data_encoding::BASE64;
 use meshport_config::ServiceName;
 use meshport_mesh::{Mesh, Stream};
+use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -23,6 +24,9 @@ use meshport_core::route::Candidate;
 pub const LIMIT: Duration = Duration::from_secs(3);
 /// Origins of one service that are asked; a control plane has 3 to 7.
 const MAX_ASKED: usize = 64;
+/// Intermediate certificates of one origin in an answer, and their size; real chains have up to 3.
+const MAX_INTERMEDIATES: usize = 8;
+const MAX_INTERMEDIATE_BYTES: usize = 16 * 1024;
 /// Concurrent requests in this process; only operators send them.
 const MAX_UNDER_WAY: usize = 4;
 
@@ -37,12 +41,25 @@ pub(crate) struct Origins {
 }
 
 impl OriginCertificate {
-    /// The answer of one origin.
-    pub fn new(who: OriginRef, read: Result<Vec<u8>, CertificateError>) -> Self {
-        match read {
-            Ok(der) => Self { who, certificate: Some(BASE64.encode(&der)), problem: None },
-            Err(error) => Self { who, certificate: None, problem: Some(error.to_string()) },
-        }
+    /// The answer of one origin, with its own certificate first.
+    pub fn new(
+        who: OriginRef,
+        read: Result<Vec<CertificateDer<'static>>, CertificateError>,
+    ) -> Self {
+        let chain = match read {
+            Ok(chain) => chain,
+            Err(error) => {
+                let problem = Some(error.to_string());
+                return Self { who, certificate: None, intermediates: None, problem };
+            }
+        };
+        let mut texts = chain.iter().map(|der| BASE64.encode(der));
+        let certificate = texts.next();
+        let sizes = chain.iter().skip(1).map(|der| der.len());
+        let fits =
+            chain.len() <= 1 + MAX_INTERMEDIATES && sizes.sum::<usize>() <= MAX_INTERMEDIATE_BYTES;
+        let intermediates = fits.then(|| texts.collect());
+        Self { who, certificate, intermediates, problem: None }
     }
 
     /// The certificate, or the error.
@@ -54,8 +71,14 @@ impl OriginCertificate {
             let problem = self.problem.as_deref().unwrap_or("it showed no certificate");
             return Err(CertificateError::Reported(problem.to_owned()));
         };
-        let der = BASE64.decode(text.as_bytes()).ok();
-        der.and_then(|der| Certificate::read(&der)).ok_or(CertificateError::Malformed)
+        let der = |text: &String| BASE64.decode(text.as_bytes()).ok();
+        let read = der(text).and_then(|der| Certificate::read(&der));
+        let certificate = read.ok_or(CertificateError::Malformed)?;
+        let intermediates = self
+            .intermediates
+            .as_ref()
+            .and_then(|all| all.iter().map(|text| der(text).map(CertificateDer::from)).collect());
+        Ok(certificate.with(intermediates))
     }
 }
 
@@ -111,9 +134,9 @@ pub(crate) async fn ask(
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Reads the certificate of a candidate's instance over the path that a session would take. The
+/// Reads the certificates of a candidate's instance over the path that a session would take. The
 /// caller bounds the time.
-async fn over_path(target: &Target) -> Result<Vec<u8>, CertificateError> {
+async fn over_path(target: &Target) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let mut link = Link::open(target).await?;
     let mut handshake = Handshake::new()?;
     loop {
@@ -125,13 +148,13 @@ async fn over_path(target: &Target) -> Result<Vec<u8>, CertificateError> {
         for chunk in chunks {
             handshake.take(&chunk)?;
         }
-        if let Some(certificate) = handshake.certificate() {
+        if let Some(chain) = handshake.chain() {
             // The certificate has arrived, so an error while closing does not matter.
             let _ = send(&mut link, &mut handshake).await;
             if let Connection::Mesh(Stream { mut send, .. }) = link.take_connection() {
                 let _ = send.finish();
             }
-            return Ok(certificate);
+            return Ok(chain);
         }
     }
 }
@@ -142,4 +165,34 @@ async fn send(link: &mut Link, handshake: &mut Handshake) -> Result<(), Failure>
         link.forward(bytes.into()).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_holds_the_intermediate_certificates_of_real_chains() {
+        let who = OriginRef { node: None, name: "cp-1".into(), site: None, relay: None };
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let made = rcgen::CertificateParams::default().self_signed(&key).expect("signed");
+        let answer = |certificates| {
+            let chain = vec![made.der().clone(); certificates];
+            serde_json::to_value(OriginCertificate::new(who.clone(), Ok(chain))).expect("JSON")
+        };
+        let read = |value| {
+            let answer: OriginCertificate = serde_json::from_value(value).expect("an answer");
+            answer.read().expect("a certificate")
+        };
+        let of = |certificates| Certificate::of_chain(vec![made.der().clone(); certificates]);
+        for certificates in [1, 3] {
+            assert_eq!(Some(read(answer(certificates))), of(certificates));
+        }
+        // Too many, and a daemon that reports none.
+        let alone = Certificate::read(made.der()).expect("a certificate");
+        assert_eq!(read(answer(2 + MAX_INTERMEDIATES)), alone);
+        let mut former = answer(3);
+        former.as_object_mut().expect("an object").remove("intermediates");
+        assert_eq!(read(former), alone);
+    }
 }

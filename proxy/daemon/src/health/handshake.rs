@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ClientConnection;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -105,14 +105,15 @@ impl Handshake {
         Ok(())
     }
 
-    /// The server's certificate once the handshake has finished; the connection is then closed.
-    pub(crate) fn certificate(&mut self) -> Option<Vec<u8>> {
+    /// The server's certificate and the intermediate ones that it sent, once the handshake has
+    /// finished; the connection is then closed.
+    pub(crate) fn chain(&mut self) -> Option<Vec<CertificateDer<'static>>> {
         if self.tls.is_handshaking() {
             return None;
         }
-        let certificate = self.tls.peer_certificates()?.first()?.to_vec();
+        let chain = self.tls.peer_certificates()?.to_vec();
         self.tls.send_close_notify();
-        Some(certificate)
+        Some(chain)
     }
 }
 
@@ -122,11 +123,11 @@ impl Handshake {
 /// [`CertificateError`] if there is no answer within `limit`, or not with TLS.
 pub async fn of_server(address: &str, limit: Duration) -> Result<Certificate, CertificateError> {
     let read = timeout(limit, over_tcp(address)).await;
-    let der = read.unwrap_or(Err(CertificateError::Late(limit)))?;
-    Certificate::read(&der).ok_or(CertificateError::Malformed)
+    let chain = read.unwrap_or(Err(CertificateError::Late(limit)))?;
+    Certificate::of_chain(chain).ok_or(CertificateError::Malformed)
 }
 
-async fn over_tcp(address: &str) -> Result<Vec<u8>, CertificateError> {
+async fn over_tcp(address: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let mut tcp = TcpStream::connect(address).await?;
     let mut handshake = Handshake::new()?;
     let mut piece = [0; PIECE_BYTES];
@@ -137,10 +138,10 @@ async fn over_tcp(address: &str) -> Result<Vec<u8>, CertificateError> {
             return Err(CertificateError::Closed);
         }
         handshake.take(&piece[..length])?;
-        if let Some(certificate) = handshake.certificate() {
+        if let Some(chain) = handshake.chain() {
             // The certificate has arrived, so an error while closing does not matter.
             let _ = tcp.write_all(&handshake.outgoing()).await;
-            return Ok(certificate);
+            return Ok(chain);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Checks this machine's kubeconfigs against the apiservers behind the local address.
 //!
-//! A kubeconfig that uses the local address must verify a name that every origin's certificate has.
+//! A kubeconfig that uses the local address must verify a name that every origin's certificate has,
+//! and its CA must have signed them.
 //! One that names an apiserver of this mesh, by a name in its certificate or a member's address,
 //! bypasses the local address. Only current contexts are checked.
 
@@ -80,7 +81,7 @@ async fn kubeconfigs(facts: &Facts) -> Looked {
         // An IP address resolves to itself; an unknown name is skipped.
         let resolved = lookup_host(&file.address).await;
         let at: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
-        found.extend(cluster.judge(&file, &at));
+        found.extend(cluster.judge(&file, &at, facts.now));
     }
     Ok(found)
 }
@@ -108,19 +109,11 @@ impl Cluster {
         }
     }
 
-    fn judge(&self, file: &Dialled, at: &[SocketAddr]) -> Vec<Finding> {
+    fn judge(&self, file: &Dialled, at: &[SocketAddr], now: UnixSeconds) -> Vec<Finding> {
         let Dialled { file: path, context, address, .. } = file;
         let path = path.display();
         if at.iter().any(|it| self.local.contains(it)) {
-            let Some(name) = &file.verified else { return Vec::new() };
-            let lacking = self.certificates.iter().filter(|(_, it)| !it.is_for(name));
-            let who: Vec<&str> = lacking.map(|(who, _)| who.as_str()).collect();
-            let found = NAME_NOT_IN_CERTIFICATE.found(format!(
-                "{path}: the context {context} verifies {name}, which is not in the certificate \
-                 of {}",
-                who.join(", ")
-            ));
-            return if who.is_empty() { Vec::new() } else { vec![found] };
+            return self.refused(file, now);
         }
         // Control-plane components may use their machine's own apiserver.
         let is_own = at.iter().any(|it| Some(it.port()) == self.own_port && is_here(it.ip()));
@@ -135,6 +128,26 @@ impl Cluster {
         ));
         vec![found.naming("FILE", &path.to_string())]
     }
+
+    /// The certificates that clients of a kubeconfig with the local address refuse.
+    fn refused(&self, file: &Dialled, now: UnixSeconds) -> Vec<Finding> {
+        let Some(name) = &file.verified else { return Vec::new() };
+        let disowns = |it: &Certificate| {
+            file.authorities.as_ref().is_some_and(|authorities| authorities.disown(it, now))
+        };
+        let (foreign, known): (Vec<_>, Vec<_>) =
+            self.certificates.iter().partition(|(_, it)| disowns(it));
+        let lacking = known.into_iter().filter(|(_, it)| !it.is_for(name)).collect();
+        let found = |what: String, of: Vec<&(String, Certificate)>| {
+            let who: Vec<&str> = of.iter().map(|(who, _)| who.as_str()).collect();
+            let (path, context, who) = (file.file.display(), &file.context, who.join(", "));
+            let text = format!("{path}: the context {context} {what} the certificate of {who}");
+            (!of.is_empty()).then(|| NAME_NOT_IN_CERTIFICATE.found(text))
+        };
+        let lacking = found(format!("verifies {name}, which is not in"), lacking);
+        let foreign = found("has a CA that did not sign".into(), foreign);
+        lacking.into_iter().chain(foreign).collect()
+    }
 }
 
 /// Whether an address is one of this machine's: a socket can be bound to it.
@@ -146,34 +159,70 @@ fn is_here(ip: IpAddr) -> bool {
 mod tests {
     use super::*;
     use meshport_core::findings::Severity;
+    use meshport_daemon::admin::api::OriginRef;
+    use meshport_daemon::health::certificate::Authorities;
+
+    const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
+
+    /// A self-signed certificate, as an origin that sends nothing else presents it.
+    fn certificate(names: &[&str]) -> rcgen::Certificate {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let made = rcgen::CertificateParams::new(names).expect("names").self_signed(&key);
+        made.expect("signed")
+    }
+
+    fn presented(certificate: &rcgen::Certificate) -> Certificate {
+        let who = OriginRef { node: None, name: String::new(), site: None, relay: None };
+        let answer = OriginCertificate::new(who, Ok(vec![certificate.der().clone()]));
+        answer.read().expect("a certificate")
+    }
 
     fn cluster() -> Cluster {
-        let certificate = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-            let key = rcgen::KeyPair::generate().expect("a key");
-            let made = rcgen::CertificateParams::new(names).expect("names").self_signed(&key);
-            Certificate::read(made.expect("signed").der()).expect("a certificate")
-        };
         let one = certificate(&["kubernetes.default.svc", "cp-1", "10.77.0.11"]);
         let two = certificate(&["kubernetes.default.svc", "cp-2", "10.77.0.12"]);
         Cluster {
             local: vec!["127.0.0.1:7445".parse().expect("an address")],
             own_port: Some(6443),
-            certificates: vec![("cp-1".into(), one), ("cp-2".into(), two)],
+            certificates: vec![("cp-1".into(), presented(&one)), ("cp-2".into(), presented(&two))],
             members: BTreeSet::from(["192.0.2.7".parse().expect("an address")]),
+        }
+    }
+
+    fn dialled(address: &str, verified: Option<&str>) -> Dialled {
+        Dialled {
+            file: "/etc/kubernetes/kubelet.conf".into(),
+            context: "default".into(),
+            address: address.into(),
+            host: address.parse::<SocketAddr>().expect("an address").ip().to_string(),
+            verified: verified.map(str::to_owned),
+            authorities: None,
         }
     }
 
     fn judge(address: &str, verified: Option<&str>) -> Vec<Finding> {
         let at: SocketAddr = address.parse().expect("an address");
-        let file = Dialled {
-            file: "/etc/kubernetes/kubelet.conf".into(),
-            context: "default".into(),
-            address: address.into(),
-            host: at.ip().to_string(),
-            verified: verified.map(str::to_owned),
+        cluster().judge(&dialled(address, verified), &[at], NOW)
+    }
+
+    #[test]
+    fn a_certificate_that_the_ca_did_not_sign_is_reported() {
+        let (one, two) = (certificate(&["kubernetes"]), certificate(&["kubernetes"]));
+        let certificates =
+            vec![("cp-1".into(), presented(&one)), ("cp-sfo".into(), presented(&two))];
+        let cluster = Cluster { certificates, ..cluster() };
+        let local = "127.0.0.1:7445";
+        let judge = |authorities, verified| {
+            let file = Dialled { authorities, ..dialled(local, verified) };
+            cluster.judge(&file, &[local.parse().expect("an address")], NOW)
         };
-        cluster().judge(&file, &[at])
+        let ca = Authorities::read(one.pem().as_bytes());
+        let found = judge(ca.clone(), Some("kubernetes"));
+        let [it] = &found[..] else { panic!("{found:?}") };
+        assert!(it.kind.id == "MP301" && it.detail.ends_with("certificate of cp-sfo"), "{it}");
+        assert!(it.detail.contains("has a CA that did not sign"), "{it}");
+        assert_eq!(judge(None, Some("kubernetes")), []);
+        assert_eq!(judge(ca, None), []);
     }
 
     #[test]

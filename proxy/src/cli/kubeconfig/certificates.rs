@@ -13,8 +13,7 @@ use meshport_daemon::health::{certificates, handshake};
 impl Evidence {
     /// Collects the answers of a service's origins.
     pub(in crate::cli) fn of_origins(service: &ServiceName, answers: &[OriginCertificate]) -> Self {
-        let asked =
-            |it: &OriginCertificate| ShownCertificate { who: it.who.name.clone(), read: it.read() };
+        let asked = |it: &OriginCertificate| ShownCertificate::new(it.who.name.clone(), it.read());
         let partial = answers.is_empty().then(|| "no origin can be reached".to_owned());
         Self { asked: answers.iter().map(asked).collect(), partial, apiservers: is_usual(service) }
     }
@@ -48,7 +47,7 @@ pub(super) async fn evidence(
     };
     let address = server.address();
     let read = handshake::of_server(&address, certificates::LIMIT).await;
-    let asked = ShownCertificate { who: address, read };
+    let asked = ShownCertificate::new(address, read);
     Evidence { asked: vec![asked], partial: Some(why), apiservers: is_usual(service) }
 }
 

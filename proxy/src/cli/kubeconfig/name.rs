@@ -8,7 +8,8 @@
 
 use std::net::IpAddr;
 
-use meshport_daemon::health::certificate::{Certificate, USUAL_NAMES, common_names};
+use meshport_config::UnixSeconds;
+use meshport_daemon::health::certificate::{Authorities, Certificate, USUAL_NAMES, common_names};
 use meshport_daemon::health::handshake::CertificateError;
 
 /// A server whose certificate was requested.
@@ -17,6 +18,18 @@ pub(in crate::cli) struct ShownCertificate {
     pub(in crate::cli) who: String,
     /// The certificate it presented, or the error.
     pub(in crate::cli) read: Result<Certificate, CertificateError>,
+    /// Whether the context's CA did not sign it. Its names do not matter then.
+    pub(in crate::cli) is_foreign: bool,
+}
+
+impl ShownCertificate {
+    pub(super) fn new(who: String, read: Result<Certificate, CertificateError>) -> Self {
+        Self { who, read, is_foreign: false }
+    }
+
+    fn usable(&self) -> Option<&Certificate> {
+        self.read.as_ref().ok().filter(|_| !self.is_foreign)
+    }
 }
 
 /// The known facts about the certificates behind a local address.
@@ -39,8 +52,17 @@ pub(super) struct Verified {
 }
 
 impl Evidence {
+    /// Marks the certificates that the context's CA did not sign, if it has one.
+    pub(super) fn judged_by(mut self, authorities: Option<&Authorities>, now: UnixSeconds) -> Self {
+        let Some(authorities) = authorities else { return self };
+        for it in &mut self.asked {
+            it.is_foreign = it.read.as_ref().is_ok_and(|read| authorities.disown(read, now));
+        }
+        self
+    }
+
     fn certificates(&self) -> Vec<Certificate> {
-        self.asked.iter().filter_map(|it| it.read.as_ref().ok().cloned()).collect()
+        self.asked.iter().filter_map(|it| it.usable().cloned()).collect()
     }
 
     /// Warnings for clients that verify `name` at any origin.
@@ -55,7 +77,7 @@ impl Evidence {
 
     /// The origins whose certificate is not valid for `name`.
     fn lacking(&self, name: &str) -> Vec<&str> {
-        let lacks = |it: &&ShownCertificate| it.read.as_ref().is_ok_and(|read| !read.is_for(name));
+        let lacks = |it: &&ShownCertificate| it.usable().is_some_and(|read| !read.is_for(name));
         self.asked.iter().filter(lacks).map(|it| it.who.as_str()).collect()
     }
 
@@ -72,11 +94,14 @@ impl Evidence {
         })
     }
 
-    /// Warnings about certificates that could not be read.
+    /// Warnings about certificates that could not be read, or that the CA did not sign.
     fn gaps(&self, name: &str) -> Vec<String> {
+        let who = |it: fn(&&ShownCertificate) -> bool| -> Vec<&str> {
+            self.asked.iter().filter(it).map(|it| it.who.as_str()).collect()
+        };
         let mut gaps = Vec::new();
         if let Some(why) = &self.partial {
-            let who: Vec<&str> = self.asked.iter().map(|it| it.who.as_str()).collect();
+            let who = who(|it| !it.is_foreign);
             let checked = match who.is_empty() {
                 true => "no certificate".to_owned(),
                 false => format!("only the certificate of {}", who.join(", ")),
@@ -93,6 +118,15 @@ impl Evidence {
                  for {name}"
             )
         }));
+        let foreign = who(|it| it.is_foreign);
+        if !foreign.is_empty() {
+            gaps.push(format!(
+                "warning: the context's CA did not sign the certificate of {}; clients fail when \
+                 it answers. Reissue it with that CA, or remove the origin if it is of another \
+                 cluster",
+                foreign.join(", ")
+            ));
+        }
         gaps
     }
 }
@@ -176,7 +210,7 @@ fn without_a_shared_name(
         let name = if usual { USUAL_NAMES[0] } else { wanted };
         let note = usual.then(|| {
             format!(
-                "no certificate could be read; the context verifies {name}, which apiservers \
+                "no certificate could be used; the context verifies {name}, which apiservers \
                  usually have, instead of {wanted}"
             )
         });
@@ -219,12 +253,12 @@ mod tests {
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn evidence(certificates: &[(&str, &[&str])]) -> Evidence {
-        let asked = |(who, names): &(&str, &[&str])| ShownCertificate {
-            who: (*who).to_owned(),
-            read: match names.is_empty() {
+        let asked = |(who, names): &(&str, &[&str])| {
+            let read = match names.is_empty() {
                 true => Err(CertificateError::Late(std::time::Duration::from_secs(3))),
                 false => Ok(certificate(names)),
-            },
+            };
+            ShownCertificate::new((*who).to_owned(), read)
         };
         let asked = certificates.iter().map(asked).collect();
         Evidence { asked, partial: None, apiservers: true }
@@ -320,6 +354,27 @@ mod tests {
             verified.warnings[0].contains("only the certificate of 10.0.0.1:6443"),
             "{verified:?}"
         );
+    }
+
+    #[test]
+    fn a_certificate_that_the_ca_did_not_sign_is_said_and_ignored() {
+        let usual: &[&str] = &["api.example.com", "kubernetes.default.svc"];
+        let foreign = |mut it: Evidence, at: usize| {
+            it.asked[at].is_foreign = true;
+            it
+        };
+        let both = foreign(evidence(&[("cp-1", usual), ("cp-sfo", usual)]), 1);
+        for verified in [choose("10.0.0.1", LOCAL, &both), chosen("api.example.com", &both)] {
+            let [warning] = verified.warnings.as_slice() else { panic!("{verified:?}") };
+            assert!(warning.contains("CA did not sign the certificate of cp-sfo;"), "{warning}");
+        }
+        let stranger = foreign(evidence(&[("cp-1", usual), ("x", &["x.example"])]), 1);
+        assert_eq!(choose("10.0.0.1", LOCAL, &stranger).name, "kubernetes.default.svc");
+        let partial = Some("no daemon answers".to_owned());
+        let alone = Evidence { partial, ..evidence(&[("10.0.0.1:6443", usual)]) };
+        let verified = choose("api.internal", LOCAL, &foreign(alone, 0));
+        assert_eq!(verified.name, "api.internal");
+        assert!(verified.warnings[0].contains("so no certificate was checked"), "{verified:?}");
     }
 
     #[test]

@@ -1,8 +1,30 @@
 //! The address in a kubeconfig's `server`, and the name that its certificate is verified for.
 
 use std::net::IpAddr;
+use std::path::Path;
 
+use data_encoding::BASE64;
+use meshport_daemon::health::certificate::Authorities;
 use serde_json::{Map, Value};
+
+use crate::cli::textfile;
+
+/// The CA of a cluster; `None` if it has none, or an unreadable one, or verifies nothing. As in
+/// kubectl, the data precedes the file.
+pub(super) fn authorities(cluster: &Map<String, Value>) -> Option<Authorities> {
+    if cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool) == Some(true) {
+        return None;
+    }
+    let text = |key| cluster.get(key)?.as_str().filter(|text| !text.is_empty());
+    let pem = match text("certificate-authority-data") {
+        Some(data) => {
+            let data: Vec<u8> = data.bytes().filter(|it| !it.is_ascii_whitespace()).collect();
+            BASE64.decode(&data).ok()?
+        }
+        None => textfile::read(Path::new(text("certificate-authority")?)).ok()??.into_bytes(),
+    };
+    Authorities::read(&pem)
+}
 
 /// Why a `server` is not an apiserver's address, as the object of "has".
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -125,6 +147,29 @@ mod tests {
         ] {
             let server = ServerUrl::parse(text).expect("a server");
             assert_eq!(server.is_this_machine(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_ca_is_read_as_kubectl_reads_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let made = rcgen::CertificateParams::default().self_signed(&key).expect("signed");
+        let path = folder.path().join("ca.crt");
+        std::fs::write(&path, made.pem()).expect("written");
+        let (path, data) = (path.to_string_lossy(), BASE64.encode(made.pem().as_bytes()));
+        let read = |cluster: Value| authorities(cluster.as_object().expect("a mapping"));
+        let expected = Authorities::read(made.pem().as_bytes());
+        assert!(expected.is_some());
+        assert_eq!(read(json!({"certificate-authority": path})), expected);
+        assert_eq!(read(json!({"certificate-authority-data": data})), expected);
+        for without in [
+            json!({}),
+            json!({"certificate-authority": "/none"}),
+            json!({"certificate-authority-data": "Q0E=", "certificate-authority": path}),
+            json!({"certificate-authority-data": data, "insecure-skip-tls-verify": true}),
+        ] {
+            assert_eq!(read(without), None);
         }
     }
 

@@ -81,10 +81,8 @@ pub(super) fn certificate(names: &[&str]) -> Certificate {
 
 #[test]
 fn the_name_is_one_that_every_origin_has() {
-    let asked = |who: &str, names: &[&str]| name::ShownCertificate {
-        who: who.into(),
-        read: Ok(certificate(names)),
-    };
+    let asked =
+        |who: &str, names: &[&str]| name::ShownCertificate::new(who.into(), Ok(certificate(names)));
     let evidence = |asked| Evidence { asked, partial: None, apiservers: true };
     let made = |address: &str, evidence| {
         let mut found = found();
