@@ -2,9 +2,9 @@
 //!
 //! Each listener has its own limits: connections in total and per client (`slots.rs`), time for a
 //! request's head, size of head and body, lifetime of a connection. So a silent client locks nobody
-//! out. On the port, where any user can send requests, each has a part of the time (`pace.rs`). The
-//! socket gets its mode before its final name, so no other user can ever open it; a stale socket is
-//! replaced only if nothing answers on it.
+//! out. On the port, where any user can send requests, each has a part of the time (`pace.rs`), and
+//! new connections beyond that are reset unread. The socket gets its mode before its final name, so
+//! no other user can ever open it; a stale socket is replaced only if nothing answers on it.
 //!
 //! Missing resources (a folder that is not writable, a full disk, a port in use) do not stop the
 //! daemon: it serves its node's clients, logs a warning, and retries. The admin server is only for
@@ -40,7 +40,7 @@ use crate::driver::answers::Ask;
 use crate::report::AdminHttp;
 use crate::sessions::claim::Loss;
 use crate::sessions::client::ClientId;
-use crate::tcp::{self, KernelListener};
+use crate::tcp::{self, KernelListener, Tcp};
 use crate::unix::{self, SocketFile, SocketPath};
 
 #[cfg(feature = "fuzzing")]
@@ -62,6 +62,9 @@ const MAX_CONNECTION_TIME: Duration = Duration::from_secs(600);
 const MAX_DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections refused before other tasks run: sessions must not wait for a whole queue of them.
+const REFUSED_AT_ONCE: u32 = 8;
+
 /// The path of the socket, accessible to its owner only.
 pub(crate) fn socket_path(path: &Path) -> SocketPath<'_> {
     SocketPath { path, mode: 0o600, setting: "admin.socket" }
@@ -182,6 +185,11 @@ trait Listener {
 
     /// Accepts a connection and identifies its client.
     fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, ClientId)>> + Send;
+
+    /// Closes a connection that is not served, so that nothing of it stays.
+    fn refuse(stream: Self::Stream) {
+        drop(stream);
+    }
 }
 
 impl Listener for UnixListener {
@@ -204,12 +212,17 @@ impl Listener for KernelListener {
         let who = ClientId::of(&stream);
         Ok((stream, who))
     }
+
+    fn refuse(stream: TcpStream) {
+        Tcp::Kernel(stream).reset_on_drop();
+    }
 }
 
 /// Accepts until a stop, then waits a moment for the connections.
 async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Receiver<bool>) {
     let (slots, pace) = (Slots::default(), Pace::default());
     let mut connections = JoinSet::new();
+    let mut refused = 0;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -218,6 +231,14 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
             accepted = listener.next() => accepted,
         };
         match accepted {
+            Ok((stream, who)) if L::KIND == ListenerKind::Loopback && !pace.admits(who) => {
+                tracing::debug!(%who, "admin connection refused: its user opens too many");
+                L::refuse(stream);
+                refused = (refused + 1) % REFUSED_AT_ONCE;
+                if refused == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
             Ok((stream, who)) => {
                 let Some(slot) = slots.take(who) else {
                     tracing::debug!(%who, "admin connection refused: all slots are busy");

@@ -1,10 +1,13 @@
-//! How much of the main thread's time the requests of one user may take.
+//! How much of the main thread's time connections and requests of one user may take.
 //!
 //! Any local user can send requests to the loopback port, and every answer takes time from the
 //! thread that serves sessions. A user's requests are answered one after another; one that took a
 //! millisecond uses up ten of the user's time. Requests beyond it wait, and none is refused. Health
 //! checks have time of their own and do not wait for answers to anything else, and each user has
 //! its own time, so no flood delays the probes of another user.
+//!
+//! New connections have time of their own too, and those beyond it are reset: all users share the
+//! queue of the listener, so nobody may hold it up.
 //!
 //! Bounds: [`MAX_ACCOUNTS`]; `slots.rs` limits how many requests wait.
 
@@ -21,19 +24,22 @@ use crate::sessions::client::ClientId;
 const MAX_ACCOUNTS: usize = 256;
 /// A user gets one part in so many of the thread's time.
 const PARTS: u32 = 10;
-/// The least work of a request: reading it and writing its answer.
+/// The least work of a request, reading it and writing its answer, and that of a new connection.
 const LEAST: Duration = Duration::from_millis(1);
 /// The most that counts: what takes longer waited for something else.
 const MOST: Duration = Duration::from_millis(100);
-/// Time that a user who has sent nothing for a while has saved: 200 small requests at once.
+/// Time that a user who has sent nothing for a while has saved: 200 connections and 200 small
+/// requests at once.
 const SAVED: Duration = Duration::from_secs(2);
 
-/// What a request is for.
+/// What a user's time is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// Whether the daemon is alive or ready.
+    /// Opening a connection.
+    Connect,
+    /// Asking whether the daemon is alive or ready.
     Health,
-    /// Anything else.
+    /// Asking for anything else.
     View,
 }
 
@@ -52,6 +58,19 @@ pub(crate) struct Turn {
 }
 
 impl Pace {
+    /// Whether a new connection may be served, which charges it.
+    pub(crate) fn admits(&self, who: ClientId) -> bool {
+        let now = clock::now();
+        let account = self.account((who, Purpose::Connect), now);
+        // Nothing holds this kind of account for longer than this function.
+        let Ok(mut used) = account.try_lock() else { return false };
+        let has_time = *used < now + SAVED;
+        if has_time {
+            *used = (*used).max(now) + LEAST * PARTS;
+        }
+        has_time
+    }
+
     /// Waits until it is this request's turn.
     pub(crate) async fn turn(&self, who: ClientId, purpose: Purpose) -> Turn {
         // First come, first served.
@@ -110,6 +129,18 @@ mod tests {
         }
         assert_eq!(clock::now(), now);
         drop(busy);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_opens_200_connections_at_once_and_100_a_second() {
+        let pace = Pace::default();
+        let opened = |tries: u32| (0..tries).filter(|_| pace.admits(LOUD)).count();
+        assert_eq!(opened(5000), 200);
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(opened(5000), 100);
+        assert!(pace.admits(ClientId::User(0)), "another user's are not counted");
+        let health = timeout(LEAST, pace.turn(LOUD, Purpose::Health)).await;
+        drop(health.expect("requests are not either"));
     }
 
     #[tokio::test(start_paused = true)]

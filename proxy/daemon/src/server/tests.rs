@@ -1,13 +1,15 @@
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Method, StatusCode};
 use meshport_config::ServiceName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -275,7 +277,8 @@ async fn what_does_not_fit_is_refused_in_words() {
 
 #[tokio::test]
 async fn silent_clients_do_not_keep_others_out_for_a_moment() {
-    const SILENT: usize = 200;
+    // More than all slots, and with the probes less than one user may open at once.
+    const SILENT: usize = 80;
     let fixture = Fixture::start().await;
     let mut silent = Vec::new();
     for _ in 0..SILENT {
@@ -307,7 +310,7 @@ async fn silent_clients_do_not_keep_others_out_for_a_moment() {
 async fn clients_that_read_nothing_do_not_keep_others_out() {
     let fixture = Fixture::start().await;
     let mut deaf = Vec::new();
-    for _ in 0..200 {
+    for _ in 0..100 {
         let mut stream = TcpStream::connect(fixture.http).await.expect("the queue has room");
         let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(20);
         let _ = stream.write_all(request.as_bytes()).await;
@@ -315,6 +318,48 @@ async fn clients_that_read_nothing_do_not_keep_others_out() {
     }
     let health = timeout(AT_ONCE, fixture.over_tcp(&get("/healthz", "localhost"))).await;
     assert!(health.expect("at once").ends_with("ok\n"));
+}
+
+/// A listener whose queue holds these connections.
+struct Queue(Mutex<VecDeque<(DuplexStream, ClientId)>>);
+
+impl Listener for Queue {
+    const KIND: ListenerKind = ListenerKind::Loopback;
+    type Stream = DuplexStream;
+
+    async fn next(&self) -> io::Result<(DuplexStream, ClientId)> {
+        let next = self.0.lock().expect("no panic").pop_front();
+        match next {
+            Some(next) => Ok(next),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_full_of_one_users_connections_is_reset_and_others_are_served() {
+    const LOUD: u32 = 1001;
+    const QUEUED: usize = 4096;
+    /// Answered at once, unlike a request that must wait for its turn.
+    const BROKEN: &str = "nothing\r\n\r\n";
+    let (mut queue, mut flood) = (VecDeque::new(), Vec::new());
+    for who in std::iter::repeat_n(LOUD, QUEUED).chain([0, 1002]) {
+        let (mut client, server) = duplex(4096);
+        let request = if who == LOUD { BROKEN } else { &get("/livez", "localhost") };
+        client.write_all(request.as_bytes()).await.expect("there is room");
+        queue.push_back((server, ClientId::User(who)));
+        flood.push(client);
+    }
+    let (_stop, stopping) = watch::channel(false);
+    tokio::spawn(accept(Queue(Mutex::new(queue)), Fake, stopping));
+    for probe in flood.split_off(QUEUED) {
+        assert!(exchange(probe, "").await.ends_with("ok\n"));
+    }
+    let mut served = 0;
+    for client in flood {
+        served += usize::from(exchange(client, "").await.starts_with("HTTP/1.1 400 "));
+    }
+    assert_eq!(served, 200);
 }
 
 /// More than what has been saved.
