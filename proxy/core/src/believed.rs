@@ -9,8 +9,8 @@
 //! that it had before it went back, or when a verified credential begins after the believed time
 //! and not after the clock's. Only a time that had gone on for an hour is returned to. One that had
 //! gone on for that long is not given up at once for a credential, since the clock of the one who
-//! signed it may have been ahead, but after [`SHORT_DOUBT`]. So is one that is before this node's
-//! own credential, which was valid by its own clock.
+//! signed it may have been ahead, but after three seconds. So is one that is before this node's own
+//! credential, which was valid by its own clock.
 //!
 //! A jump ahead that is believed only because it lasted is remembered for an hour, or until the
 //! clock goes back: if all members have expired by it, the clock is wrong rather than they.
