@@ -32,9 +32,17 @@ impl Reply {
 
 /// Sends these bytes and reads the answer up to its end.
 pub fn exchange(at: SocketAddr, request: &str) -> Reply {
-    let stream = TcpStream::connect(at).expect("the port is open");
-    stream.set_read_timeout(Some(ANSWER)).expect("a timeout is set");
-    converse(stream, request).expect("the answer is complete")
+    try_exchange(at, request).expect("the port is open and the answer complete")
+}
+
+/// As [`exchange`], where the answer may fail to come.
+///
+/// # Errors
+/// The port is closed, or the answer is incomplete.
+pub fn try_exchange(at: SocketAddr, request: &str) -> io::Result<Reply> {
+    let stream = TcpStream::connect(at)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    converse(stream, request)
 }
 
 /// A GET at a daemon's admin socket.

@@ -20,6 +20,8 @@ const SETTLE: Duration = Duration::from_secs(40);
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Between two knocks at a port: less than it takes to close and bind a socket.
 const KNOCKS: Duration = Duration::from_micros(500);
+/// Interval of those at the loopback port, where a user may open 100 connections a second.
+const SCRAPES: Duration = Duration::from_millis(12);
 /// Requests before, between and after the events of a test, and how long they may take.
 const REQUESTS: usize = 30;
 const PHASE: Duration = Duration::from_secs(60);
@@ -150,7 +152,7 @@ fn neither_a_datagram_nor_a_scraper_finds_a_closed_port_in_an_upgrade() {
     // The refusal of one datagram is reported to the sender of the next.
     let knocks = [
         Series::start(KNOCKS, move |_| udp.send(&[0]).map(drop)),
-        Series::start(KNOCKS, move |_| ask(free)),
+        Series::start(SCRAPES, move |_| ask(free)),
     ];
     let successor = succeeded(&upgrade(&world, "second"));
     world.node_mut("second").process().ended(SETTLE);
