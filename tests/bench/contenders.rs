@@ -218,7 +218,8 @@ fn start_meshport(testbed: &Testbed) -> Running {
             "site = \"{name}\"\nstate-dir = \"{}\"\n[mesh]\nlisten = \"{address}:51820\"\n\
              advertise = [\"{address}:51820\"]\n[admin]\nhttp = \"off\"\n[log]\nlevel = \"info\"\n\
              [service.bench]\n{service}\nmax-sessions = 20000\n\
-             [service.bench.health]\nmode = \"tcp\"\n",
+             [service.bench.health]\nmode = \"tcp\"\n\
+             [service.kube-apiserver]\nmax-sessions = 1\n",
             state(name)
         );
         fs::write(&config, text).expect("the folder can be written");
