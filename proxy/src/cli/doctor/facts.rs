@@ -64,8 +64,8 @@ pub(super) struct Daemon {
 
 impl Facts {
     /// # Errors
-    /// [`Error::Usage`] when this user has no home folder, [`Error::Io`] for a configuration that
-    /// was named and cannot be read.
+    /// [`Error::Usage`] when this user has no home folder, [`Error::Unfit`] for a configuration
+    /// that was named and cannot be read.
     pub(super) async fn gather(args: &DaemonArgs) -> Result<Self, Error> {
         let paths = Paths::of_this_user()?;
         let (config, state_dir) = (args.config.as_deref(), args.state_dir.as_deref());
