@@ -264,9 +264,15 @@ impl Contest {
             _ => {}
         }
         match claim.stance {
-            Stance::Holding => self.clear = now + SILENCE,
-            // The holder itself announces that the address is free.
-            Stance::Releasing if !self.answers(now) => self.clear = self.clear.min(now),
+            Stance::Holding => {
+                self.clear = now + SILENCE;
+                self.wire.holder = Some(claim.hardware);
+            }
+            // The holder itself announces that the address is free. A claim of its predecessor may
+            // arrive after its own announcement.
+            Stance::Releasing if !self.answers(now) && self.wire.may_hold(claim.hardware) => {
+                self.clear = self.clear.min(now);
+            }
             Stance::Releasing | Stance::Standby | Stance::Ready => {}
         }
     }
@@ -447,6 +453,7 @@ impl Contest {
     fn handle_other(&mut self, hardware: Hardware, now: BootTime) {
         self.clear = now + SILENCE;
         self.wire.heard = Some(now);
+        self.wire.holder = Some(hardware);
         match self.state {
             State::Probing { .. } | State::Ready { .. } => self.state = State::Listening,
             State::Releasing { why, .. } => self.lose(why, QUIET, now),

@@ -396,3 +396,20 @@ fn two_holders_on_two_sides_are_one_soon_after_both_cuts_have_healed() {
     assert!((TURN_MS..=HEALING_MS).contains(&overlap), "two owners for {overlap} ms");
     assert_eq!(world.holders(), [1], "the lower hardware address stays");
 }
+
+/// The holder cedes while its last claim is still in transit, and its successor stands still after
+/// its first announcement. A third node hears both in that order.
+#[test]
+fn a_late_claim_of_the_predecessor_does_not_free_the_address() {
+    let spells = vec![
+        Spell { fault: Fault::NoMesh(0), from_ms: 883, to_ms: 1_246 },
+        Spell { fault: Fault::Stopped(1), from_ms: 7_156, to_ms: 8_836 },
+        Spell { fault: Fault::Unusable(3), from_ms: 580, to_ms: 3_676 },
+        Spell { fault: Fault::Stopped(3), from_ms: 8_961, to_ms: 9_611 },
+        Spell { fault: Fault::NoMesh(3), from_ms: 4_314, to_ms: 6_806 },
+        Spell { fault: Fault::Unusable(0), from_ms: 7_631, to_ms: 9_641 },
+    ];
+    let mut world = Simulation::new(NODES, spells, 7_490_326_912_978_798_621);
+    let overlap = world.longest_overlap_until(12_000);
+    assert!(overlap <= HANDOVER_MS, "two owners for {overlap} ms");
+}

@@ -19,13 +19,22 @@ pub(super) struct Dispute {
     pub(super) last: BootTime,
 }
 
-/// The last frames received and sent on the LAN about the holder of the address.
+/// What was last heard and sent about the holder of the address.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     pub(super) dispute: Option<Dispute>,
     pub(super) defended: Option<BootTime>,
     /// When a station with the address was last heard.
     pub(super) heard: Option<BootTime>,
+    /// The station that last announced the address, here or over the mesh.
+    pub(super) holder: Option<Hardware>,
+}
+
+impl Wire {
+    /// Whether `hardware` was the last to announce the address, as far as this node has heard.
+    pub(super) fn may_hold(&self, hardware: Hardware) -> bool {
+        self.holder.is_none_or(|holder| holder == hardware)
+    }
 }
 
 /// The earliest times of the next voluntary handovers.
