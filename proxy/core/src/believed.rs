@@ -74,6 +74,13 @@ impl Believed {
         self.jumped
     }
 
+    /// Whether such a jump has been believed for less than [`DOUBT`], so that what ends by it may
+    /// not have ended yet.
+    pub fn has_just_jumped(&self) -> bool {
+        let begun = self.since.zip(self.last).map(|(since, (_, last))| last - since);
+        self.jumped.is_some() && begun.is_some_and(|begun| begun < DOUBT)
+    }
+
     /// How far the clock is ahead of the believed time; `None` if it is believed.
     pub fn lead(&self) -> Option<Duration> {
         self.lead.map(|lead| lead.by)
@@ -213,6 +220,20 @@ mod tests {
         assert_eq!(then(&[(40, 0)]), None);
         assert_eq!(then(&[(h + 31, jump)]), None);
         assert_eq!(then(&[(40, jump + 60), (70, jump + 60)]), Some((jump + 60, 1)), "two jumps");
+    }
+
+    #[test]
+    fn a_jump_that_is_believed_is_recent_for_as_long_as_it_was_doubted() {
+        let (begin, mut believed) = (Instant::now(), Believed::new());
+        let mut is_recent = |second: u64, ahead: u64| {
+            let wall = Duration::from_secs(BEGIN_S + second + ahead);
+            believed.handle_reading(wall, begin + Duration::from_secs(second));
+            believed.has_just_jumped()
+        };
+        let jump = 400 * DAY_S;
+        let all = [(0, 0), (1, jump), (30, jump), (31, jump), (60, jump), (61, jump), (62, 0)];
+        let recent = all.map(|(second, ahead)| is_recent(second, ahead));
+        assert_eq!(recent, [false, false, false, true, true, false, false]);
     }
 
     #[test]

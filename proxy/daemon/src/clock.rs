@@ -71,6 +71,11 @@ pub(crate) fn jumped() -> Option<Jump> {
     BELIEVED.lock().unwrap_or_else(PoisonError::into_inner).jumped()
 }
 
+/// Whether such a jump has been believed for less than [`DOUBT`].
+pub(crate) fn has_just_jumped() -> bool {
+    BELIEVED.lock().unwrap_or_else(PoisonError::into_inner).has_just_jumped()
+}
+
 /// Wall time since 1970 in full precision; only to notice that the clock has jumped.
 #[expect(clippy::disallowed_methods, reason = "the daemon's one reading of wall time")]
 pub(crate) fn since_1970() -> Duration {

@@ -41,7 +41,8 @@ pub fn of_credential(own: &Credential, now: UnixSeconds) -> Option<Finding> {
 }
 
 /// The finding about a clock that jumped ahead, past the end of the credentials of all others if
-/// they `have_ended`, or of this node's own. It is for a node that sees no other member as valid.
+/// they `have_ended`, or of this node's own. It is for a node to which no other member has shown a
+/// valid credential since.
 pub(crate) fn of_jump(
     jump: Jump,
     have_ended: bool,
@@ -51,7 +52,7 @@ pub(crate) fn of_jump(
     let ended = match have_ended {
         true => "the credentials of all other members have expired",
         false if jump.at < own.expires_at && own.expires_at <= now => {
-            "this node's credential has expired; it knows no other member"
+            "this node's credential has expired; no other member confirms that time"
         }
         false => return None,
     };
@@ -154,7 +155,10 @@ mod tests {
         let others = said(at(60), true, UnixSeconds(end.0 - 1)).expect("they have ended");
         assert!(others.ends_with("the credentials of all other members have expired"), "{others}");
         let alone = said(at(60), false, end).expect("it has ended");
-        assert!(alone.ends_with("credential has expired; it knows no other member"), "{alone}");
+        assert!(
+            alone.ends_with("credential has expired; no other member confirms that time"),
+            "{alone}"
+        );
         assert_eq!(said(at(60), false, UnixSeconds(end.0 - 1)), None, "it is valid");
         assert_eq!(said(at(0), false, end), None, "it had ended before");
     }

@@ -46,11 +46,16 @@ impl Reporter<'_> {
     }
 
     /// Whether this machine's clock jumped ahead and all other members have expired by it or, where
-    /// no other is known, this node.
+    /// no other is known or was heard since, this node.
     pub(crate) fn wrong_clock(&self) -> Option<Finding> {
-        let jump = clock::jumped().filter(|_| self.is_alone())?;
+        let jump = clock::jumped()?;
+        let is_alone = self.is_alone();
+        if !is_alone && !clock::has_just_jumped() {
+            return None;
+        }
         let own = &self.state.identity.credential;
-        findings::of_jump(jump, self.core.discovery().has_ended(), own, clock::wall())
+        let have_ended = is_alone && self.core.discovery().has_ended();
+        findings::of_jump(jump, have_ended, own, clock::wall())
     }
 }
 

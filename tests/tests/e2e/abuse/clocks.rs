@@ -146,6 +146,8 @@ fn a_clock_that_was_400_days_ahead_for_a_minute_isolates_nobody() {
     });
     clock.set("+400d");
     wait::until("by its clock all others have ended", BELIEVED + SETTLE, || {
+        let found = world.at("worker-b").status()?["findings"].to_string();
+        assert!(!found.contains("MP203"), "a renewal would be wrong: {found}");
         (world.at("worker-b").alive() == 1).then_some(())
     });
     let mut next = wait::now();
