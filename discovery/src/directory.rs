@@ -410,6 +410,19 @@ impl Directory {
         outcome
     }
 
+    /// Replaces the credential of a known node, whichever was issued later; false if nothing
+    /// changes.
+    pub(crate) fn set_credential(&mut self, credential: &Arc<Credential>) -> bool {
+        let node = credential.node;
+        if self.get(&node).is_none_or(|known| known.credential == *credential) {
+            return false;
+        }
+        self.unindex(&node);
+        self.change(&node, |entry| entry.credential = Arc::clone(credential));
+        self.index(&node);
+        true
+    }
+
     /// Sets the liveness that membership determined for a node; returns the previous one. A node
     /// that left stays left until a later generation of it appears.
     pub(crate) fn set_liveness(

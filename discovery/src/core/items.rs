@@ -115,10 +115,14 @@ impl Discovery {
             return self.take_leaf(credential);
         }
         self.peers.directory.welcome(&node);
-        let known = self.peers.get(&node);
-        if known.is_none_or(|entry| credential_order(credential, &entry.credential).is_gt()) {
+        let known = self.peers.get(&node).map(|entry| &*entry.credential);
+        // The known one is from a time when the clocks of both nodes were ahead.
+        let is_early = known.is_some_and(|known| self.clock.wall < known.valid_from());
+        let is_newer = |known| credential_order(credential, known).is_gt();
+        if is_early || known.is_none_or(is_newer) {
             let bytes = credential.to_bytes();
             match self.trust.credential(&bytes, self.clock.wall) {
+                Ok(credential) if is_early => self.replace_credential(&credential, now),
                 Ok(credential) => {
                     self.evict_for(&credential, Priority::Here, now);
                     let outcome = self.merge(&Record { credential, state: None }, now);
@@ -136,11 +140,20 @@ impl Discovery {
         }
     }
 
-    /// This node has a new credential, which the mesh has verified.
+    /// This node has another credential, which the mesh has verified. It may have been issued before
+    /// the present one, if the clock was ahead then.
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
         self.local.set_credential(credential.clone());
-        self.peers.directory.merge(&self.local.record(), now);
+        self.replace_credential(&self.local.record().credential, now);
         self.settle(now);
+    }
+
+    /// Replaces a credential by the one that its node uses now, whichever was issued later.
+    fn replace_credential(&mut self, credential: &Arc<Credential>, now: Instant) {
+        if self.peers.directory.set_credential(credential) {
+            self.outbox.counters[Count::Merged] += 1;
+            self.adjust_path(credential.node, now);
+        }
     }
 
     /// Merges verified records, from a snapshot or from others.

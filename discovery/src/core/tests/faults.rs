@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::net::{Net, ms, secs};
+use super::net::{Net, SERVICE, ms, secs};
 use crate::Count;
 use crate::core::Event;
 use crate::directory::Liveness;
 use crate::paths::{PathState, PathUse};
 use crate::state::OriginState;
+use crate::tests::WALL;
 use crate::wire::{Claim, Standing};
 
 #[test]
@@ -342,4 +343,40 @@ fn a_directory_saved_while_the_clock_is_wrong_is_whole() {
     net.boot(3, &[], Some(&saved));
     assert_eq!(net.get(3).directory().len(), 6);
     net.until(secs(10), "back without seeds", Net::agreed);
+}
+
+/// Two of three clocks are ahead while one of the two gets a credential, and are right again. Its
+/// node returns to one that counts now, with fewer roles.
+#[test]
+fn a_credential_from_the_future_is_forgotten_once_its_node_shows_another() {
+    let mut net = Net::with_nodes(20, 3, 1, 1);
+    net.until(secs(20), "joining", Net::agreed);
+    net.run(secs(5));
+    let show = |net: &mut Net, roles: &str, at: u64, to: &[usize]| {
+        let at = meshport_config::UnixSeconds(at);
+        let credential = net.mesh.member_issued(0, "site-0", roles, at).credential;
+        net.show(0, &credential, to);
+    };
+    let origins = |net: &Net, it: usize| {
+        net.get(it).directory().origins(&SERVICE.parse().unwrap()).collect::<Vec<_>>().len()
+    };
+    assert_eq!([0, 1, 2].map(|it| origins(&net, it)), [1; 3]);
+    // An invite signs for this long.
+    let ahead_s = 900;
+    net.set_clock(0, ahead_s);
+    net.set_clock(1, ahead_s);
+    net.run(secs(5));
+    show(&mut net, "node,origin:kube-apiserver", WALL.0 + 900, &[1]);
+    net.run(secs(5));
+    net.set_clock(0, 0);
+    net.set_clock(1, 0);
+    show(&mut net, "node", WALL.0 + 60, &[1, 2]);
+    net.run(secs(5));
+    assert_eq!([0, 1, 2].map(|it| origins(&net, it)), [0; 3]);
+    let rejected =
+        |net: &Net| [0, 1, 2].map(|it| net.get(it).counters()[Count::RejectedCredentials]);
+    let before = rejected(&net);
+    net.run(secs(120));
+    assert!(net.identical());
+    assert_eq!(rejected(&net), before, "nobody offers it any more");
 }

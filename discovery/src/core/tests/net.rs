@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use meshport_config::{NodeId, UnixSeconds};
+use meshport_config::{Credential, NodeId, UnixSeconds};
 
 use crate::Count;
 use crate::core::{Discovery, Event};
@@ -159,6 +159,17 @@ impl Net {
             });
         }
         self.with(number, |discovery, now| discovery.succeed(me, now));
+    }
+
+    /// A node has another credential, which the mesh shows to these peers.
+    pub(super) fn show(&mut self, number: usize, credential: &Credential, to: &[usize]) {
+        for &peer in to {
+            let wall = self.wall_of(peer);
+            let take = |it: &mut Discovery, now| it.handle_credential(credential, now, wall);
+            self.with(peer, take);
+        }
+        self.nodes[number].member.credential = credential.clone();
+        self.with(number, |discovery, now| discovery.set_credential(credential, now));
     }
 
     /// Stops a node silently. Its peers keep their sessions, as WireGuard does.

@@ -222,12 +222,14 @@ impl Core {
 
     /// The credential that counts for a node that presents a valid one: a later one of its own, if
     /// known here. The node has consented to that, even if it has fewer roles, so an old copy of
-    /// the state folder restores no roles.
+    /// the state folder restores no roles. One that has not begun is from a time when the clocks of
+    /// both nodes were ahead, and does not count.
     fn latest(&self, slot: Slot, now: Now, shown: Credential) -> Credential {
         let known = self.peers.get(slot).and_then(|peer| peer.admission.credential.as_deref());
         let is_later = |known: &&Credential| {
             known.node == shown.node
                 && known.issued_at > shown.issued_at
+                && known.valid_from() <= now.wall
                 && self.check_credential(known, now).is_ok()
         };
         known.filter(is_later).cloned().unwrap_or(shown)

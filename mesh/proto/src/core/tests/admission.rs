@@ -121,7 +121,7 @@ fn a_credential_without_its_nodes_signature_is_refused_with_what_to_do() {
     }
 }
 
-/// A credential issued to this node at that time, and countersigned.
+/// A credential issued to this node at that time for three hours, and countersigned.
 fn issued_at(number: u8, roles: &str, at: UnixSeconds) -> Credential {
     let subject = Subject {
         node: id(number),
@@ -131,7 +131,7 @@ fn issued_at(number: u8, roles: &str, at: UnixSeconds) -> Credential {
         roles: roles.parse().unwrap(),
         succession: None,
     };
-    let (authority, until) = (AuthorityKey::from_bytes([1; 32]), UnixSeconds(WALL.0 + 60));
+    let (authority, until) = (AuthorityKey::from_bytes([1; 32]), UnixSeconds(at.0 + 3 * 3600));
     let issued = Credential::issue_by_authority(&authority, subject, at, until);
     issued.unwrap().countersign(&key(number)).unwrap()
 }
@@ -166,6 +166,27 @@ fn a_former_credential_brings_back_no_role_that_a_later_one_has_given_up() {
         show(&mut net, credential);
         assert_eq!(known(&net).as_deref(), Some(&later));
     }
+}
+
+/// Both clocks were ahead when it was issued, and are right now.
+#[test]
+fn a_later_credential_that_has_not_begun_takes_nothing_from_the_one_that_is_shown() {
+    let present = issued_at(3, "node", UnixSeconds(WALL.0 - 7200));
+    let future = issued_at(3, "node,relay", UnixSeconds(WALL.0 + 7200));
+    let mut net = stranger(showing(future.clone()));
+    net.ahead_s.insert(at(1), 3 * 3600);
+    net.connect(3, 1);
+    let known = |net: &Net| net.nodes[&at(1)].peer(&id(3)).unwrap().admission.credential.clone();
+    assert_eq!(known(&net).as_deref(), Some(&future));
+    net.ahead_s.clear();
+    net.seconds(1);
+    net.node(3, |core, now| {
+        core.local.shown = present.to_bytes();
+        core.show_to_all(now);
+    });
+    net.pump();
+    assert_eq!(known(&net).as_deref(), Some(&present));
+    assert!(net.up(1, 3));
 }
 
 /// A state folder from a backup has the credential from before a renewal.
