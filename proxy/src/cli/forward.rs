@@ -218,7 +218,7 @@ impl Forward<'_> {
             Some((program, rest)) => Some(child::Child::start(program, rest, local, kubeconfig)?),
             None => None,
         };
-        self.console.leads(local, Some(&destination), clock::wall());
+        self.console.leads(local, Some(&destination), false, clock::wall());
         // Save on another task: disk writes must not block this loop.
         if let Err(error) = self.storage.store(self.leaf.directory().await).await {
             self.console.remark(&identity::unsaved(&error));
@@ -277,19 +277,18 @@ impl Forward<'_> {
         Ok(Some(kubeconfig))
     }
 
-    /// Prints the new destination if it has changed.
+    /// Prints the new destination if it has changed, or its health.
     fn tell_change(
         &self,
         local: SocketAddr,
         last: Option<&Destination>,
         now: Option<&Destination>,
     ) {
-        let is_same = match (last, now) {
-            (Some(last), Some(now)) => last.is_same_way(now),
-            (last, now) => last.is_none() && now.is_none(),
-        };
-        if !is_same {
-            self.console.leads(local, now, clock::wall());
+        let stays = matches!((last, now), (Some(last), Some(now)) if last.is_same_way(now));
+        let is_healthy = |it: Option<&Destination>| it.map(|it| it.healthy);
+        // Nothing usable is neither.
+        if is_healthy(last) != is_healthy(now) || (now.is_some() && !stays) {
+            self.console.leads(local, now, stays, clock::wall());
             let denied = self.leaf.progress().denied.filter(|_| now.is_none());
             if let Some(denied) = denied {
                 self.console.remark(&messages::denied(&denied, &self.args.service));

@@ -17,6 +17,8 @@ use meshport_tests::ticks::{self, Watch};
 use meshport_tests::wait;
 use meshport_tests::world::{NodePlan, World};
 
+mod origins;
+
 const SETTLE: Duration = Duration::from_secs(40);
 const INTERVAL: Duration = Duration::from_millis(50);
 /// Calls in each phase, one at a time.

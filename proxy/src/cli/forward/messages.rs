@@ -59,9 +59,16 @@ impl Console {
         }
     }
 
-    /// Prints the destination of new sessions. This is the answer, unless a command runs.
-    pub(super) fn leads(&self, local: SocketAddr, to: Option<&Destination>, now: UnixSeconds) {
-        let line = leads(&self.service, local, to, now);
+    /// Prints the destination of new sessions, and why it is that one if it `stays`. This is the
+    /// answer, unless a command runs.
+    pub(super) fn leads(
+        &self,
+        local: SocketAddr,
+        to: Option<&Destination>,
+        stays: bool,
+        now: UnixSeconds,
+    ) {
+        let line = leads(&self.service, local, to, stays, now);
         match (self.beside_command, self.terminal) {
             // A closed standard output must not end a working forward.
             (false, _) => drop(output::answer(&format!("{line}\n"))),
@@ -108,6 +115,7 @@ fn leads(
     service: &ServiceName,
     local: SocketAddr,
     to: Option<&Destination>,
+    stays: bool,
     now: UnixSeconds,
 ) -> String {
     let Some(to) = to else {
@@ -116,7 +124,8 @@ fn leads(
     let site = to.site.as_ref().map(|site| format!(" in {site}")).unwrap_or_default();
     let rtt = to.rtt.map(|rtt| format!(", {:.1} ms", rtt.as_secs_f64() * 1e3));
     let rtt = rtt.unwrap_or_default();
-    let why = if to.healthy && !to.relayed { String::new() } else { format!(" ({})", to.why) };
+    let is_usual = to.healthy && !to.relayed && !stays;
+    let why = if is_usual { String::new() } else { format!(" ({})", to.why) };
     format!("{local} leads to {service} on {}{site}{rtt}, since {now}{why}", to.name)
 }
 
@@ -216,7 +225,8 @@ mod tests {
     #[test]
     fn nothing_usable_is_one_calm_line_too() {
         let local = "127.0.0.1:7445".parse().expect("an address");
-        let line = leads(&ServiceName::kube_apiserver(), local, None, UnixSeconds(1_700_000_000));
+        let (service, now) = (ServiceName::kube_apiserver(), UnixSeconds(1_700_000_000));
+        let line = leads(&service, local, None, false, now);
         assert_eq!(
             line,
             "127.0.0.1:7445 is closed until an origin of kube-apiserver answers, since \
