@@ -14,6 +14,8 @@ use crate::units::counted;
 
 /// Maximum addresses kept of a list; a control plane has three or five.
 pub const MAX_LISTED: usize = 64;
+/// The most addresses, or nodes, that a difference names.
+const MAX_NAMED: usize = 5;
 /// How long a difference must last before it counts: an apiserver that was killed stays on the
 /// list for up to 18 s.
 pub const LASTING: Duration = Duration::from_secs(25);
@@ -21,6 +23,8 @@ pub const LASTING: Duration = Duration::from_secs(25);
 /// An origin of the mesh, as far as it is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
+    /// The name of its node.
+    pub name: String,
     /// Whether its node is up and its instance serves, so that the cluster should list it.
     pub serves: bool,
     /// Addresses of its node.
@@ -34,22 +38,37 @@ pub struct Difference {
     pub listed: usize,
     /// How many origins of the mesh serve.
     pub serving: usize,
-    /// Listed addresses that belong to no known origin's node.
+    /// Listed addresses that belong to no serving origin's node.
     pub strangers: Vec<SocketAddr>,
+    /// Nodes with a serving origin, none of whose addresses is listed.
+    pub unlisted: Vec<String>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { listed, serving, strangers } = self;
+        let Self { listed, serving, strangers, unlisted } = self;
         let ours = counted(*serving as u64, "serving origin");
         let theirs = counted(*listed as u64, "apiserver");
-        write!(f, "the cluster lists {theirs}, but the mesh has {ours}")?;
-        if *serving > *listed || strangers.is_empty() {
-            return Ok(());
+        match listed == serving {
+            true => write!(f, "the cluster lists {theirs}, but not those of the mesh")?,
+            false => write!(f, "the cluster lists {theirs}, but the mesh has {ours}")?,
         }
-        let strangers: Vec<String> = strangers.iter().map(SocketAddr::to_string).collect();
-        write!(f, "; no origin is known at {}", strangers.join(", "))
+        if !strangers.is_empty() {
+            write!(f, "; no origin serves at {}", named(strangers))?;
+        }
+        if !unlisted.is_empty() {
+            write!(f, "; it lists no address of {}", named(unlisted))?;
+        }
+        Ok(())
     }
+}
+
+/// The first few, and how many more there are.
+fn named(all: &[impl fmt::Display]) -> String {
+    let mut words: Vec<String> = all.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    let more = all.len().saturating_sub(MAX_NAMED);
+    words.extend((more > 0).then(|| format!("{more} more")));
+    words.join(", ")
 }
 
 /// The comparison of one service.
@@ -97,17 +116,23 @@ impl Roster {
 
 fn compare(listed: &BTreeSet<SocketAddr>, origins: &[Known]) -> Option<Difference> {
     let serving: Vec<&Known> = origins.iter().filter(|origin| origin.serves).collect();
-    let is_known = |address: &SocketAddr| {
+    let is_at = |origin: &Known, address: &SocketAddr| {
         let ip = address.ip().to_canonical();
-        serving.iter().any(|origin| origin.addresses.iter().any(|own| own.to_canonical() == ip))
+        origin.addresses.iter().any(|own| own.to_canonical() == ip)
     };
-    let (known, strangers): (Vec<SocketAddr>, Vec<SocketAddr>) =
+    let is_known = |address: &SocketAddr| serving.iter().any(|origin| is_at(origin, address));
+    let (known, mut strangers): (Vec<SocketAddr>, Vec<SocketAddr>) =
         listed.iter().copied().partition(is_known);
+    let is_unlisted = |origin: &&&Known| !listed.iter().any(|address| is_at(origin, address));
+    let unlisted = serving.iter().filter(is_unlisted);
+    let mut unlisted: Vec<String> = unlisted.map(|origin| origin.name.clone()).collect();
+    let agrees = listed.len() == serving.len() && (known.is_empty() || strangers.is_empty());
     // Addresses are comparable only if apiservers are listed under their nodes' addresses.
-    let strangers = if known.is_empty() { Vec::new() } else { strangers };
+    if known.is_empty() {
+        (strangers, unlisted) = (Vec::new(), Vec::new());
+    }
     let (listed, serving) = (listed.len(), serving.len());
-    let agrees = listed == serving && strangers.is_empty();
-    (!agrees).then_some(Difference { listed, serving, strangers })
+    (!agrees).then_some(Difference { listed, serving, strangers, unlisted })
 }
 
 #[cfg(test)]
@@ -120,7 +145,8 @@ mod tests {
     }
 
     fn origin(number: u8) -> Known {
-        Known { serves: true, addresses: vec![IpAddr::from([10, 77, 0, number])] }
+        let addresses = vec![IpAddr::from([10, 77, 0, number])];
+        Known { name: format!("cp-{number}"), serves: true, addresses }
     }
 
     #[test]
@@ -153,13 +179,25 @@ mod tests {
     #[test]
     fn one_in_the_place_of_another_is_noticed_where_addresses_mean_something() {
         let found = compare(&listed(&[1, 9]), &[origin(1), origin(2)]).expect("a stranger");
-        assert_eq!(found.strangers, listed(&[9]).into_iter().collect::<Vec<_>>());
+        let expected = "the cluster lists 2 apiservers, but not those of the mesh; no origin \
+                        serves at 10.77.0.9:6443; it lists no address of cp-2";
+        assert_eq!(found.to_string(), expected);
         // Nodes that are known by other addresses than the listed ones.
         let elsewhere = Known { addresses: Vec::new(), ..origin(1) };
         assert_eq!(compare(&listed(&[8, 9]), &[elsewhere.clone(), elsewhere.clone()]), None);
         let found = compare(&listed(&[9]), &[elsewhere.clone(), elsewhere]).expect("a number");
         let expected = "the cluster lists 1 apiserver, but the mesh has 2 serving origins";
         assert_eq!(found.to_string(), expected);
+    }
+
+    #[test]
+    fn a_difference_names_a_few_of_many() {
+        let origins: Vec<Known> = (1..=20).map(origin).collect();
+        let others: Vec<u8> = (20..=40).collect();
+        let found = compare(&listed(&others), &origins).expect("they differ").to_string();
+        assert!(found.contains("at 10.77.0.21:6443, "), "{found}");
+        assert!(found.contains(", 10.77.0.25:6443, 15 more; it lists"), "{found}");
+        assert!(found.ends_with("address of cp-1, cp-2, cp-3, cp-4, cp-5, 14 more"), "{found}");
     }
 
     #[test]

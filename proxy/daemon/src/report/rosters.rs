@@ -61,5 +61,5 @@ fn known_as(core: &NodeCore, me: NodeId, origin: &OriginView) -> Known {
     let node = origin.line.origin().unwrap_or(me);
     let entry = core.discovery().directory().get(&node);
     let addresses = entry.map_or(&[][..], Entry::endpoints).iter().map(SocketAddr::ip);
-    Known { serves, addresses: addresses.collect() }
+    Known { name: origin.name.clone(), serves, addresses: addresses.collect() }
 }
