@@ -11,7 +11,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -370,6 +370,11 @@ pub(super) fn linked(path: &Path) -> Error {
     state_error(path, what, "Remove it, or put what it points to in its place")
 }
 
+/// The error for a FIFO, a socket, a device or a folder.
+pub(super) fn not_a_file(path: &Path) -> Error {
+    state_error(path, "is not a file", "Move it away")
+}
+
 /// The error for a file that cannot be opened.
 fn unopened<T>(path: &Path, error: io::Error) -> Result<Option<T>, Error> {
     if is(&error, Errno::LOOP) {
@@ -394,7 +399,7 @@ fn read_opened(
     let reading = || format!("read {}", path.display());
     let metadata = file.metadata().map_err(Error::io(reading()))?;
     if !metadata.is_file() {
-        return Err(state_error(path, "is not a file", "Move it away"));
+        return Err(not_a_file(path));
     }
     if content == Content::Secret && metadata.mode() & NOT_THE_OWNER != 0 {
         let what =
@@ -418,13 +423,19 @@ fn read_opened(
     Ok(bytes)
 }
 
-/// A file with a second hard link may belong to another program, whose data would be overwritten.
+/// A file, and no other link to it: one with a second hard link may belong to another program,
+/// whose data would be overwritten.
 fn must_be_alone(file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
-    match metadata.is_file() && metadata.nlink() <= 1 {
-        true => Ok(()),
-        false => Err(io::Error::other("it has another hard link; move it away")),
-    }
+    let kind = metadata.file_type();
+    let what = match metadata.nlink() {
+        _ if kind.is_fifo() => "is a FIFO, not a file",
+        _ if kind.is_dir() => "is a folder, not a file",
+        _ if !kind.is_file() => "is not a file",
+        0 | 1 => return Ok(()),
+        _ => "has another hard link",
+    };
+    Err(io::Error::other(format!("it {what}; move it away")))
 }
 
 fn exists(path: &Path) -> Error {

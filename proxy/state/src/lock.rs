@@ -110,6 +110,8 @@ impl StateDir {
                 state_error(&path, what, NEEDS_WRITING)
             }
             _ if folder::is(&error, Errno::LOOP) => folder::linked(&path),
+            // A socket cannot even be opened.
+            _ if folder::is(&error, Errno::NXIO) => folder::not_a_file(&path),
             _ => Error::io(format!("lock {}", path.display()))(error),
         };
         let (file, folder) = match self.locked_files().map_err(locking)? {

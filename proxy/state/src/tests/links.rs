@@ -133,6 +133,22 @@ fn a_lock_that_is_somebody_elses_file_is_neither_taken_nor_emptied() {
 }
 
 #[test]
+fn a_lock_that_is_not_a_file_is_refused_for_what_it_is() {
+    let (_folder, state, ..) = beside_another();
+    let lock = state.path().join(LOCK);
+    let _ = fs::remove_file(&lock);
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &lock, mode).expect("made");
+    assert!(message(state.lock()).ends_with("lock: it is a FIFO, not a file; move it away"));
+    fs::remove_file(&lock).expect("as it was told");
+    fs::create_dir(&lock).expect("made");
+    assert!(message(state.lock()).ends_with("lock: it is a folder, not a file; move it away"));
+    fs::remove_dir(&lock).expect("as it was told");
+    let _socket = std::os::unix::net::UnixListener::bind(&lock).expect("bound");
+    assert!(message(state.lock()).ends_with("lock: is not a file. Move it away"));
+}
+
+#[test]
 fn a_folder_that_was_moved_away_stays_the_one_that_was_opened() {
     let (folder, state, mesh, elsewhere) = beside_another();
     let whole = state.identity(NOW).expect("whole");
