@@ -42,7 +42,7 @@ use crate::node::postbox::Destination;
 use crate::node::services::Services;
 use crate::random;
 use crate::renewal::state::Renewals;
-use crate::report::{AdminHttp, LocalState};
+use crate::report::{AdminFacts, LocalState};
 use crate::sessions::claim::IfTaken;
 use crate::sessions::ingress::Context;
 use crate::sessions::registry::Sessions;
@@ -97,8 +97,8 @@ pub struct Environment {
 pub(crate) struct Process {
     /// Stores durable values, and answers each [`Write`] with a command.
     pub(crate) writer: Option<mpsc::Sender<Write>>,
-    /// The loopback port of the admin server.
-    pub(crate) admin_http: Option<watch::Receiver<AdminHttp>>,
+    /// What the admin server reports of itself.
+    pub(crate) admin: Option<Arc<AdminFacts>>,
     /// Earlier processes with open sessions.
     pub(crate) predecessors: Vec<Predecessor>,
     /// The drains of the process before.
@@ -172,7 +172,7 @@ impl Node {
             LocalState::new(identity, &mesh, &sessions, services.facts(settings), &env.host);
         let prepared = state.process.exposures.prepare(settings, IfTaken::Wait)?;
         state.renewals = Renewals::new(env.renewals, &identity.credential);
-        describe(settings, env.nodes.as_deref(), process.admin_http, &mut state);
+        describe(settings, env.nodes.as_deref(), process.admin, &mut state);
         services.announce();
         let sources = sources(settings, &state, &env.host);
         let (mut driver, channels) = Driver::new(Components {
@@ -526,10 +526,10 @@ fn sources(settings: &Settings, state: &LocalState, host: &Host) -> Vec<(Service
 fn describe(
     settings: &Settings,
     nodes: Option<&[u8]>,
-    admin_http: Option<watch::Receiver<AdminHttp>>,
+    admin: Option<Arc<AdminFacts>>,
     state: &mut LocalState,
 ) {
-    state.process.admin_http = admin_http;
+    state.process.admin = admin;
     state.process.way_back = WayBack::new(settings, nodes);
     state.process.agreeing = assemble::agreeing(settings);
     state.outboxes = assemble::outboxes(settings);

@@ -32,6 +32,7 @@ use meshport_core::ledger::Side;
 
 pub(crate) mod access;
 mod addresses;
+mod admin;
 mod credentials;
 mod crowding;
 mod explain;
@@ -52,8 +53,9 @@ mod stats;
 mod view;
 mod wayback;
 
+pub(crate) use admin::{AdminCount, AdminFacts, AdminHttp};
 pub(crate) use explain::change;
-pub(crate) use state::{AdminHttp, LocalState, ServiceFacts};
+pub(crate) use state::{LocalState, ServiceFacts};
 pub(crate) use view::nodes::Peer;
 
 /// Maximum narrow paths reported, one sentence each: those of a site have one cause.
@@ -76,9 +78,9 @@ impl Reporter<'_> {
                 version: env!("CARGO_PKG_VERSION").into(),
                 uptime_s: age_s(self.state.process.started, now),
                 mesh_listen: self.state.process.mesh_listen,
-                admin_http: match self.state.process.admin_http() {
-                    AdminHttp::Open(address) => Some(address),
-                    AdminHttp::Off | AdminHttp::Lost(..) => None,
+                admin_http: match self.state.process.admin.as_ref().map(|it| it.http()) {
+                    Some(AdminHttp::Open(address)) => Some(address),
+                    Some(AdminHttp::Off | AdminHttp::Lost(..)) | None => None,
                 },
                 needs_restart: self.state.process.needs_restart.clone(),
                 failed_upgrade: self.state.process.failed_upgrade.clone(),

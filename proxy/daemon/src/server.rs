@@ -37,7 +37,7 @@ use crate::Error;
 use crate::admin::pace::{Pace, Purpose, Turn};
 use crate::admin::slots::{Slot, Slots};
 use crate::driver::answers::Ask;
-use crate::report::AdminHttp;
+use crate::report::{AdminCount, AdminFacts, AdminHttp};
 use crate::sessions::claim::Loss;
 use crate::sessions::client::ClientId;
 use crate::tcp::{self, KernelListener, Tcp};
@@ -80,8 +80,7 @@ pub(crate) struct AdminServer {
     unix: Option<(UnixListener, SocketFile)>,
     address: Option<SocketAddr>,
     http: Option<KernelListener>,
-    /// The state of the loopback port.
-    state: watch::Sender<AdminHttp>,
+    facts: Arc<AdminFacts>,
 }
 
 impl AdminServer {
@@ -91,24 +90,24 @@ impl AdminServer {
     /// [`Error::State`] if another daemon answers on the socket or its path cannot be a socket's,
     /// [`Error::Usage`] for an address that is not loopback. Missing resources are logged.
     pub(crate) async fn bind(socket: &Path, http: Option<SocketAddr>) -> Result<Self, Error> {
-        let state = watch::Sender::new(AdminHttp::Off);
+        let facts = Arc::new(AdminFacts::default());
         let bound = match http {
             None => None,
-            Some(address) => or_later(bind_loopback(address, &state))?,
+            Some(address) => or_later(bind_loopback(address, &facts))?,
         };
         let unix = or_later(unix::bind(socket_path(socket)).await)?;
-        Ok(Self { path: socket.to_owned(), unix, address: http, http: bound, state })
+        Ok(Self { path: socket.to_owned(), unix, address: http, http: bound, facts })
     }
 
-    /// The loopback port, now and later.
-    pub(crate) fn http(&self) -> watch::Receiver<AdminHttp> {
-        self.state.subscribe()
+    /// What it reports of itself, now and later.
+    pub(crate) fn facts(&self) -> Arc<AdminFacts> {
+        self.facts.clone()
     }
 
     /// Answers until `shutdown` resolves, waits a moment for pending answers, and removes the
     /// socket.
     pub(crate) async fn serve(self, ask: impl Ask, shutdown: impl Future<Output = ()>) {
-        let Self { path, unix, address, http, state } = self;
+        let Self { path, unix, address, http, facts } = self;
         let (stop, stopping) = watch::channel(false);
         let on_socket = async {
             let mut bound = unix;
@@ -119,7 +118,7 @@ impl AdminServer {
                 };
                 let Some((unix, file)) = socket else { return };
                 tokio::select! {
-                    () = accept(unix, ask.clone(), stopping.clone()) => return,
+                    () = accept(unix, ask.clone(), facts.clone(), stopping.clone()) => return,
                     () = file.removed() => {
                         warn!(path = %path.display(), "the admin socket is gone; creating another");
                     }
@@ -130,10 +129,10 @@ impl AdminServer {
             let Some(address) = address else { return };
             let bound = match http {
                 Some(bound) => Some(bound),
-                None => again(stopping.clone(), async || bind_loopback(address, &state)).await,
+                None => again(stopping.clone(), async || bind_loopback(address, &facts)).await,
             };
             if let Some(listener) = bound {
-                accept(listener, ask.clone(), stopping.clone()).await;
+                accept(listener, ask.clone(), facts.clone(), stopping.clone()).await;
             }
         };
         let until_shutdown = async {
@@ -219,7 +218,12 @@ impl Listener for KernelListener {
 }
 
 /// Accepts until a stop, then waits a moment for the connections.
-async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Receiver<bool>) {
+async fn accept<L: Listener>(
+    listener: L,
+    ask: impl Ask,
+    facts: Arc<AdminFacts>,
+    mut stopping: watch::Receiver<bool>,
+) {
     let (slots, pace) = (Slots::default(), Pace::default());
     let mut connections = JoinSet::new();
     let mut refused = 0;
@@ -232,7 +236,7 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
         };
         match accepted {
             Ok((stream, who)) if L::KIND == ListenerKind::Loopback && !pace.admits(who) => {
-                tracing::debug!(%who, "admin connection refused: its user opens too many");
+                facts.note_refused(who, AdminCount::OverPace);
                 L::refuse(stream);
                 refused = (refused + 1) % REFUSED_AT_ONCE;
                 if refused == 0 {
@@ -241,7 +245,7 @@ async fn accept<L: Listener>(listener: L, ask: impl Ask, mut stopping: watch::Re
             }
             Ok((stream, who)) => {
                 let Some(slot) = slots.take(who) else {
-                    tracing::debug!(%who, "admin connection refused: all slots are busy");
+                    facts.note_refused(who, AdminCount::OverLimit);
                     continue;
                 };
                 let (ask, stopping) = (ask.clone(), stopping.clone());
@@ -339,10 +343,7 @@ async fn serve_connection<S, A: Ask>(
 }
 
 /// Binds the loopback port, and publishes the result.
-fn bind_loopback(
-    address: SocketAddr,
-    state: &watch::Sender<AdminHttp>,
-) -> Result<KernelListener, Error> {
+fn bind_loopback(address: SocketAddr, facts: &AdminFacts) -> Result<KernelListener, Error> {
     if !address.ip().is_loopback() {
         let text = format!(
             "admin.http is {address}; it must be a loopback address such as 127.0.0.1:7446"
@@ -354,7 +355,7 @@ fn bind_loopback(
         Ok(listener) => listener.local_addr().ok().map(AdminHttp::Open),
         Err(error) => Loss::of(error).map(|loss| AdminHttp::Lost(address, loss)),
     };
-    state.send_replace(now.unwrap_or(AdminHttp::Off));
+    facts.note_http(now.unwrap_or(AdminHttp::Off));
     bound.map_err(Error::io(format!("listen on {address} (admin.http)")))
 }
 

@@ -118,8 +118,8 @@ impl Daemon {
             vip_sockets,
         };
         let (writes, received) = mpsc::channel(MAX_WRITES);
-        let admin_http = Some(admin.http());
-        let process = Process { writer: Some(writes), admin_http, predecessors, drained };
+        let facts = Some(admin.facts());
+        let process = Process { writer: Some(writes), admin: facts, predecessors, drained };
         let node = Node::start_with(settings, identity, environment, process)?;
         let (told, own_revocation) = oneshot::channel();
         let writer = StateWriter {

@@ -73,8 +73,10 @@ impl Reporter<'_> {
         for (listener, address, loss) in self.state.process.exposures.lost() {
             found.push(lost(listener.as_str(), "exposed", address, loss));
         }
-        if let AdminHttp::Lost(address, loss) = self.state.process.admin_http() {
-            found.push(lost("admin.http", "loopback", address, loss));
+        if let Some(admin) = &self.state.process.admin {
+            if let AdminHttp::Lost(address, loss) = admin.http() {
+                found.push(lost("admin.http", "loopback", address, loss));
+            }
         }
         found
     }

@@ -144,6 +144,9 @@ impl Reporter<'_> {
             page.count(&metrics::EVENTS, &[outcome], count);
         }
         page.count(&metrics::EVENT_FAILURES, &[], outboxes().map(|it| it.failed).sum());
+        if let Some(admin) = &self.state.process.admin {
+            page.counters(&admin.refused(), &[]);
+        }
     }
 
     fn exposed_page(&self, page: &mut Page) {

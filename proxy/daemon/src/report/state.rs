@@ -20,6 +20,7 @@ use meshport_mesh::Mesh;
 use meshport_state::{Identity, KnownRenewals};
 use tokio::sync::watch;
 
+use super::admin::AdminFacts;
 use super::crowding::CrowdingLog;
 use super::floods::Floods;
 use super::rosters::Rosters;
@@ -29,7 +30,6 @@ use crate::clock;
 use crate::expose::Exposures;
 use crate::identity::CurrentIdentity;
 use crate::renewal::state::Renewals;
-use crate::sessions::claim::Loss;
 use crate::sessions::ingress::SessionLimits;
 use crate::sessions::registry::Sessions;
 use crate::sessions::totals::SessionCount;
@@ -73,7 +73,7 @@ pub(crate) struct ProcessFacts {
     pub(crate) started_at: UnixSeconds,
     pub(crate) mesh_listen: SocketAddr,
     /// `None` for a node without an admin server.
-    pub(crate) admin_http: Option<watch::Receiver<AdminHttp>>,
+    pub(crate) admin: Option<Arc<AdminFacts>>,
     /// Where the authority's key is, if it is in the state folder.
     pub(crate) authority_key: Option<PathBuf>,
     /// Settings that must be the same on all nodes.
@@ -97,22 +97,7 @@ pub(crate) struct ProcessFacts {
     pub(crate) is_leaving: bool,
 }
 
-/// The admin server's loopback port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdminHttp {
-    /// It is off, or cannot be opened for a reason that only the log has.
-    Off,
-    /// It is bound to this address.
-    Open(SocketAddr),
-    /// The configured address is lost.
-    Lost(SocketAddr, Loss),
-}
-
 impl ProcessFacts {
-    pub(super) fn admin_http(&self) -> AdminHttp {
-        self.admin_http.as_ref().map_or(AdminHttp::Off, |it| *it.borrow())
-    }
-
     /// Takes what a reload left for a restart, or why it was refused, which changes nothing else.
     pub(crate) fn note_reload(&mut self, outcome: Result<Vec<SettingChange>, String>) {
         match outcome {
@@ -167,7 +152,7 @@ impl LocalState {
             started: now,
             started_at: clock::wall(),
             mesh_listen,
-            admin_http: None,
+            admin: None,
             authority_key: None,
             agreeing: Vec::new(),
             exposures: Exposures::new(Host::default(), audit.clone()),

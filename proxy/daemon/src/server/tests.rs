@@ -131,7 +131,7 @@ impl Fixture {
         let socket = folder.path().join("admin.sock");
         let loopback = "127.0.0.1:0".parse().expect("an address");
         let server = AdminServer::bind(&socket, Some(loopback)).await.expect("it binds");
-        let AdminHttp::Open(http) = *server.http().borrow() else { panic!("it has a port") };
+        let AdminHttp::Open(http) = server.facts().http() else { panic!("it has a port") };
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(server.serve(ask, async move {
             let _ = stopped.await;
@@ -351,7 +351,8 @@ async fn a_queue_full_of_one_users_connections_is_reset_and_others_are_served() 
         flood.push(client);
     }
     let (_stop, stopping) = watch::channel(false);
-    tokio::spawn(accept(Queue(Mutex::new(queue)), Fake, stopping));
+    let facts = Arc::new(AdminFacts::default());
+    tokio::spawn(accept(Queue(Mutex::new(queue)), Fake, facts.clone(), stopping));
     for probe in flood.split_off(QUEUED) {
         assert!(exchange(probe, "").await.ends_with("ok\n"));
     }
@@ -360,6 +361,7 @@ async fn a_queue_full_of_one_users_connections_is_reset_and_others_are_served() 
         served += usize::from(exchange(client, "").await.starts_with("HTTP/1.1 400 "));
     }
     assert_eq!(served, 200);
+    assert_eq!(facts.refused()[AdminCount::OverPace], QUEUED as u64 - 200);
 }
 
 /// More than what has been saved.
@@ -460,7 +462,7 @@ async fn a_stale_socket_is_replaced_and_anything_else_is_not() {
     let stale = folder.path().join("stale.sock");
     drop(std::os::unix::net::UnixListener::bind(&stale).expect("it binds"));
     let server = AdminServer::bind(&stale, None).await.expect("nobody answers there");
-    assert_eq!(*server.http().borrow(), AdminHttp::Off);
+    assert_eq!(server.facts().http(), AdminHttp::Off);
     let names: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
     assert_eq!(names.len(), 1, "only the socket itself is left: {names:?}");
 
@@ -522,8 +524,8 @@ async fn a_taken_loopback_port_stops_no_daemon_and_is_used_once_it_is_free() {
     let address = holder.local_addr().expect("bound");
     let socket = folder.path().join("admin.sock");
     let server = AdminServer::bind(&socket, Some(address)).await.expect("the port can come later");
-    let http = server.http();
-    assert_eq!(*http.borrow(), AdminHttp::Lost(address, Loss::InUse));
+    let facts = server.facts();
+    assert_eq!(facts.http(), AdminHttp::Lost(address, Loss::InUse));
     tokio::spawn(server.serve(Fake, std::future::pending()));
     AdminClient::new(&socket).ask(&StatusRequest).await.expect("the socket is there");
     drop(holder);
@@ -537,7 +539,7 @@ async fn a_taken_loopback_port_stops_no_daemon_and_is_used_once_it_is_free() {
     };
     let answer = timeout(Duration::from_secs(20), asked).await.expect("it answers");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert_eq!(*http.borrow(), AdminHttp::Open(address));
+    assert_eq!(facts.http(), AdminHttp::Open(address));
 }
 
 #[tokio::test]

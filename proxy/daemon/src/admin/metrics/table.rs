@@ -56,6 +56,8 @@ metrics! {
         "Events for the address in `[events]`: posted, or dropped because the queue was full.";
     EVENT_FAILURES: "meshport_event_posts_failed_total" "" Counter Alpha []
         "Posts of events that failed; each is retried.";
+    ADMIN_REFUSED: "meshport_admin_refused_total" "" Counter Alpha ["reason"]
+        "Connections to the loopback port and the admin socket that were refused.";
 
     SERVICE_USABLE: "meshport_service_usable" "" Gauge Stable ["service"]
         "1 if new sessions have a usable origin.";
