@@ -117,10 +117,13 @@ impl AdminServer {
                     None => again(stopping.clone(), || unix::bind(socket_path(&path))).await,
                 };
                 let Some((unix, file)) = socket else { return };
+                facts.note_socket(None);
                 tokio::select! {
                     () = accept(unix, ask.clone(), facts.clone(), stopping.clone()) => return,
                     () = file.removed() => {
-                        warn!(path = %path.display(), "the admin socket is gone; creating another");
+                        // Before there is another, which may get its inode.
+                        drop(file);
+                        bound = anew(&path, &facts).await;
                     }
                 }
             }
@@ -157,6 +160,25 @@ fn or_later<T>(bound: Result<T, Error>) -> Result<Option<T>, Error> {
             Ok(None)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Another socket in place of one that somebody removed, if it can be created at once.
+async fn anew(path: &Path, facts: &AdminFacts) -> Option<(UnixListener, SocketFile)> {
+    warn!(path = %path.display(), "the admin socket is gone; creating another");
+    match unix::bind(socket_path(path)).await {
+        Ok(bound) => Some(bound),
+        Err(error) => {
+            warn!(
+                %error,
+                "cannot create the admin socket again, so status and commands do not work. In its \
+                 sandbox the daemon writes only in folders that exist at its start: if the folder \
+                 was removed, create it and restart the daemon. Clients of this node are still \
+                 served"
+            );
+            facts.note_socket(Some(error.to_string()));
+            None
+        }
     }
 }
 

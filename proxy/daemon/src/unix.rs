@@ -136,9 +136,11 @@ pub(crate) struct SocketFile {
 impl SocketFile {
     /// Resolves once nothing is left at its path: programs that clean up remove sockets as well.
     pub(crate) async fn removed(&self) {
+        // With its folder, in whose place there may be a file.
+        let gone = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         let is_gone = || {
             let found = self.path.symlink_metadata();
-            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            found.is_err_and(|error| gone.contains(&error.kind()))
         };
         while !is_gone() {
             sleep(LOOK).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use meshport_config::counters;
 use meshport_config::counters::{Counter, Counters, SharedCounters};
 use meshport_core::credit::Rate;
+use meshport_core::findings::{ADDRESS_TAKEN, Finding};
 use tracing::{debug, warn};
 
 use crate::clock;
@@ -51,6 +52,8 @@ pub(crate) struct AdminFacts {
 #[derive(Debug, Default)]
 struct State {
     http: AdminHttp,
+    /// Why the socket, which was removed, cannot be created again.
+    lost_socket: Option<String>,
     lines: Option<LogBudget>,
 }
 
@@ -67,6 +70,11 @@ impl AdminFacts {
     /// Takes what became of the loopback port.
     pub(crate) fn note_http(&self, http: AdminHttp) {
         self.state().http = http;
+    }
+
+    /// Takes whether the socket is lost.
+    pub(crate) fn note_socket(&self, lost: Option<String>) {
+        self.state().lost_socket = lost;
     }
 
     /// Counts a refused connection of this user, and logs it.
@@ -89,5 +97,14 @@ impl AdminFacts {
     /// The refused connections.
     pub(crate) fn refused(&self) -> Counters<AdminCount, { AdminCount::ALL.len() }> {
         self.refused.read()
+    }
+
+    /// That the socket is lost, if it is.
+    pub(crate) fn lost_socket(&self) -> Option<Finding> {
+        let why = self.state().lost_socket.clone()?;
+        let remedy = "Create the socket's folder if it is gone, and restart the daemon: in its \
+                      sandbox it writes only in folders that exist at its start";
+        let detail = format!("the admin socket was removed and cannot be created again ({why})");
+        Some(Finding { remedy: remedy.into(), ..ADDRESS_TAKEN.found(detail) })
     }
 }

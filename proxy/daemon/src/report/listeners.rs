@@ -77,6 +77,7 @@ impl Reporter<'_> {
             if let AdminHttp::Lost(address, loss) = admin.http() {
                 found.push(lost("admin.http", "loopback", address, loss));
             }
+            found.extend(admin.lost_socket());
         }
         found
     }

@@ -27,6 +27,8 @@ use crate::clock;
 use crate::driver::answers::{Answer, Lacking, Samples, rows};
 use crate::driver::handle::Handle;
 
+mod gone;
+
 /// Less than a silent client may take.
 const AT_ONCE: Duration = MAX_HEAD_TIME.saturating_sub(Duration::from_millis(500));
 
@@ -439,21 +441,6 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
     let error = AdminClient::new(&socket).ask(&StatusRequest).await.expect_err("nobody is there");
     assert_eq!(error.exit_code(), 6);
     assert!(error.to_string().contains("meshport run"), "{error}");
-}
-
-#[tokio::test]
-async fn a_socket_that_somebody_removes_is_there_again() {
-    let fixture = Fixture::start().await;
-    fs::remove_file(&fixture.socket).expect("it is there");
-    let client = AdminClient::new(&fixture.socket);
-    let asked = async {
-        while client.ask(&StatusRequest).await.is_err() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), asked).await.expect("it answers again");
-    let socket = fixture.stop().await;
-    assert!(!socket.exists(), "the second goes with the server too");
 }
 
 #[tokio::test]
