@@ -141,14 +141,18 @@ pub(super) fn choose(wanted: &str, local: IpAddr, evidence: &Evidence) -> Verifi
         };
     };
     let lacking = evidence.lacking(wanted);
+    // Those of another CA are ignored.
+    let all = match evidence.asked.iter().any(|it| it.is_foreign) {
+        true => "every certificate that the context's CA signed",
+        false => "every certificate that was read",
+    };
     let note = (name != wanted).then(|| match lacking.as_slice() {
         [] => format!(
             "the context verifies {name} instead of {wanted}, which the certificates of other \
              origins may lack"
         ),
         lacking => format!(
-            "the context verifies {name}, which every certificate that was read has; {wanted} is \
-             missing from that of {}",
+            "the context verifies {name}, which {all} has; {wanted} is missing from that of {}",
             lacking.join(", ")
         ),
     });
@@ -369,7 +373,10 @@ mod tests {
             assert!(warning.contains("CA did not sign the certificate of cp-sfo;"), "{warning}");
         }
         let stranger = foreign(evidence(&[("cp-1", usual), ("x", &["x.example"])]), 1);
-        assert_eq!(choose("10.0.0.1", LOCAL, &stranger).name, "kubernetes.default.svc");
+        let verified = choose("10.0.0.1", LOCAL, &stranger);
+        assert_eq!(verified.name, "kubernetes.default.svc");
+        let note = verified.note.expect("it differs");
+        assert!(note.contains("svc, which every certificate that the context's CA signed has;"));
         let partial = Some("no daemon answers".to_owned());
         let alone = Evidence { partial, ..evidence(&[("10.0.0.1:6443", usual)]) };
         let verified = choose("api.internal", LOCAL, &foreign(alone, 0));

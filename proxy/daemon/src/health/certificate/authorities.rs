@@ -36,7 +36,9 @@ impl Authorities {
             return false;
         };
         let algorithms = ring::default_provider().signature_verification_algorithms.all;
-        let time = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
+        // Who signed one that has expired is known only at a time at which it was valid.
+        let valid = certificate.ends_at().map_or(now, |end| now.min(end));
+        let time = UnixTime::since_unix_epoch(Duration::from_secs(valid.0));
         let usage = KeyUsage::server_auth();
         let path =
             end.verify_for_usage(algorithms, &anchors, intermediates, time, usage, None, None);
@@ -132,11 +134,18 @@ mod tests {
             assert!(!disowned(&[&own], &[&own]));
         }
         assert!(!disowned(&[&ours.0], &[&server(&ours, true)]));
+        assert_eq!(Authorities::read(b"no PEM"), None);
+    }
+
+    #[test]
+    fn one_that_has_expired_is_disowned_by_other_authorities_only() {
+        let (ours, theirs) = (authority("kubernetes"), authority("kubernetes"));
         let key = KeyPair::generate().expect("a key");
         let mut params = params("kube-apiserver", false);
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);
-        let ended = params.self_signed(&key).expect("signed");
+        let ended = params.clone().signed_by(&key, &ours.1).expect("signed");
         assert!(!disowned(&[&ours.0], &[&ended]), "that it expired is another finding");
-        assert_eq!(Authorities::read(b"no PEM"), None);
+        assert!(disowned(&[&theirs.0], &[&ended]));
+        assert!(disowned(&[&ours.0], &[&params.self_signed(&key).expect("signed")]));
     }
 }
