@@ -344,7 +344,8 @@ fn finds_a_credential_that_ends(lab: &mut Lab) {
     assert_eq!(renewed.ids(), [] as [&str; 0]);
 }
 
-/// With only its socket named, the state folder of this user, which need not exist, is not judged.
+/// With only its socket named, the settings and the state folder of this user, which need not
+/// exist, are not judged.
 fn judges_no_other_state_folder(lab: &Lab) {
     let socket = lab.world.at("worker").state().join("meshport.sock");
     let mut command = Command::new(meshport());
@@ -353,9 +354,15 @@ fn judges_no_other_state_folder(lab: &Lab) {
     let output = command.output().expect("it runs");
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     let rows = report["checks"].as_array().expect("rows");
-    let status = |id: &str| &rows.iter().find(|row| row["id"] == id).expect("a row")["status"];
-    assert_eq!(*status("MP111"), "ok", "{report:#}");
-    assert_eq!(*status("MP109"), "skipped", "{report:#}");
+    let row = |id: &str| rows.iter().find(|row| row["id"] == id).expect("a row");
+    for id in ["MP111", "MP203", "MP204"] {
+        assert_eq!(row(id)["status"], "ok", "{report:#}");
+    }
+    for id in ["MP102", "MP108", "MP109", "MP110", "MP201"] {
+        assert_eq!(row(id)["status"], "skipped", "{report:#}");
+        let why = row(id)["detail"].as_str().unwrap_or_default();
+        assert!(why.starts_with("only --socket was given, so"), "{id}: {why}");
+    }
 }
 
 /// A hung daemon holds its ports and its folder; the only finding is that it hangs.

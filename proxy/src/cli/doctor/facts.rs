@@ -33,17 +33,21 @@ pub(super) const NO_ANSWER: &str = "no daemon answers";
 pub(super) const CLOSED: &str =
     "this user may not query the daemon. Run this as the user of the daemon, or as root";
 pub(super) const NO_MEMBERS: &str = "there is no other member to ask";
+const OTHER_FOLDER: &str = "only --socket was given, so the daemon may use another configuration \
+                            and state folder than this user's. Add --state-dir, or give --config \
+                            instead";
 pub(super) const NO_SETTINGS: &str = "the settings cannot be read";
 pub(super) const NO_STATE: &str = "the state folder cannot be opened";
 
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) now: UnixSeconds,
-    pub(super) loaded: Result<Loaded, Error>,
+    loaded: Result<Loaded, Error>,
     /// The configuration, if there is one.
     pub(super) config: Option<PathBuf>,
     state_dir: Option<PathBuf>,
-    /// Only the socket was named, so that its daemon may use another state folder.
+    /// Only a socket was named, other than that of the settings, so that its daemon may use other
+    /// ones and another state folder.
     pub(super) has_only_socket: bool,
     pub(super) client: AdminClient,
     pub(super) daemon: Result<Daemon, Error>,
@@ -71,6 +75,10 @@ impl Facts {
         let (config, state_dir) = (args.config.as_deref(), args.state_dir.as_deref());
         let client = args.client()?;
         let loaded = load::settings(config, state_dir, &paths);
+        let is_known = |it: &Loaded| it.settings.admin.socket == client.socket();
+        let has_only_socket = args.socket.is_some()
+            && args.state_dir.is_none()
+            && !loaded.as_ref().is_ok_and(is_known);
         let state_dir = match (&loaded, state_dir) {
             (Ok(loaded), _) => Some(loaded.settings.state_dir.clone()),
             (Err(_), Some(named)) => Some(named.to_owned()),
@@ -91,7 +99,7 @@ impl Facts {
             loaded,
             config: load::config_file(config, &paths).map(Path::to_owned),
             state_dir,
-            has_only_socket: args.socket.is_some() && args.state_dir.is_none(),
+            has_only_socket,
             client,
             daemon,
             certificates,
@@ -100,7 +108,18 @@ impl Facts {
         })
     }
 
+    /// Refuses what was read here if the daemon that answers may not use it.
+    fn of_the_daemon(&self) -> Result<(), Skip> {
+        let is_there = self.daemon.as_ref().map_or_else(is_closed, |_| true);
+        if is_there && self.has_only_socket { Err(OTHER_FOLDER.into()) } else { Ok(()) }
+    }
+
+    pub(super) fn loaded(&self) -> Result<&Result<Loaded, Error>, Skip> {
+        self.of_the_daemon().map(|()| &self.loaded)
+    }
+
     pub(super) fn settings(&self) -> Result<&Settings, Skip> {
+        self.of_the_daemon()?;
         self.loaded.as_ref().map(|it| &it.settings).map_err(|_| NO_SETTINGS.into())
     }
 
@@ -143,6 +162,7 @@ impl Facts {
     }
 
     pub(super) fn state_dir(&self) -> Result<&Path, Skip> {
+        self.of_the_daemon()?;
         self.state_dir.as_deref().ok_or(NO_SETTINGS.into())
     }
 

@@ -155,16 +155,8 @@ fn limit_in(limits: &str) -> Option<u64> {
 
 /// The problems of the identity, else why the daemon refused to reload it.
 fn own_identity(facts: &Facts) -> Looked {
-    or_refused(facts, &NO_IDENTITY, stored_identity(facts))
-}
-
-/// Skipped if the state folder may be another's than that of the daemon.
-fn stored_identity(facts: &Facts) -> Looked {
-    let is_there = facts.daemon.as_ref().map_or_else(is_closed, |_| true);
-    if is_there && facts.has_only_socket {
-        return Err("only --socket was given: the daemon may use another state folder".into());
-    }
-    identity(facts.state_dir()?, facts.now)
+    let stored = facts.state_dir().and_then(|folder| identity(folder, facts.now));
+    or_refused(facts, &NO_IDENTITY, stored)
 }
 
 fn identity(folder: &Path, now: UnixSeconds) -> Looked {
@@ -210,7 +202,7 @@ fn or_refused(facts: &Facts, kind: &Kind, found: Looked) -> Looked {
 }
 
 fn problems(facts: &Facts) -> Looked {
-    match &facts.loaded {
+    match facts.loaded()? {
         Ok(loaded) => {
             let mut obstacles = check::files(&loaded.settings).obstacles;
             obstacles.extend(load::check_stored(&loaded.settings).err().map(|it| it.to_string()));
