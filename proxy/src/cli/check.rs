@@ -113,7 +113,7 @@ pub(crate) fn check(
     paths: &Paths,
     now: UnixSeconds,
 ) -> Result<CheckReport, Error> {
-    let (mut report, settings) = match load::settings(file, state_dir, paths) {
+    let (mut report, settings) = match load::settings_once(file, state_dir, paths) {
         Ok(load::Loaded { settings, config_path: file }) => {
             (CheckReport { file, ..CheckReport::default() }, settings)
         }
@@ -292,6 +292,30 @@ mod tests {
         assert_eq!((&json["ok"], &json["file"]), (&false.into(), &none.to_str().into()));
         let obstacle = json["obstacles"][0].as_str().unwrap_or_default();
         assert!(obstacle.starts_with("cannot read the configuration"), "{json}");
+    }
+
+    #[test]
+    fn a_configuration_in_a_pipe_is_checked_and_nothing_else_takes_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let paths = Paths::in_home(folder.path()).expect("paths");
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("made");
+        let checked = |text: String| {
+            let writer = pipe.clone();
+            // It fails once a reader that has enough closes the pipe.
+            std::thread::spawn(move || fs::write(writer, text));
+            check(Some(&pipe), None, &paths, UnixSeconds(0)).expect("a report")
+        };
+        let report = checked("site = \"fra\"\n".into());
+        assert!(report.ok && report.file.as_ref() == Some(&pipe), "{report:?}");
+        assert_eq!(report.effective.expect("settings").site.as_str(), "fra");
+        let broken = checked("site = \"fra\"\nnonsense = 1\n".into());
+        assert_eq!(broken.problems.len(), 1, "{broken:?}");
+        let long = checked("#".repeat(meshport_config::MAX_SETTINGS_BYTES + 1));
+        assert!(long.obstacles[0].contains("it is larger than"), "{long:?}");
+        let refused = load::settings(Some(&pipe), None, &paths).expect_err("it is read again");
+        let refused = refused.to_string();
+        assert!(refused.contains("not a regular file. Save it in a file, since"), "{refused}");
     }
 
     #[test]

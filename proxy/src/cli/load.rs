@@ -1,6 +1,8 @@
 //! Settings from flags and default paths.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use meshport_config::{
@@ -10,6 +12,10 @@ use meshport_config::{
 use super::paths::Paths;
 use meshport_daemon::{Error, files};
 use meshport_state::StateDir;
+
+const NOT_UTF_8: &str = "it is not UTF-8";
+const NO_PIPE: &str = "Save it in a file, since a reload and other commands read it again. Only \
+                       `meshport check` reads a pipe";
 
 /// Settings and their file; `None` if they come from the credential.
 #[derive(Debug)]
@@ -45,6 +51,26 @@ pub(crate) fn settings(
     Ok(Loaded { settings, config_path: None })
 }
 
+/// As [`settings`], also from a pipe, for a command that reads the file only once.
+pub(crate) fn settings_once(
+    config: Option<&Path>,
+    state_dir: Option<&Path>,
+    paths: &Paths,
+) -> Result<Loaded, Error> {
+    let is_pipe = |path: &&Path| std::fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo());
+    let Some(path) = config.filter(is_pipe) else { return settings(config, state_dir, paths) };
+    let limit = MAX_SETTINGS_BYTES as u64;
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|pipe| pipe.take(limit + 1).read_to_end(&mut bytes));
+    read.map_err(|error| unfit(path, &error.to_string()))?;
+    if bytes.len() > MAX_SETTINGS_BYTES {
+        return Err(unfit(path, &format!("it is larger than {limit} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| unfit(path, NOT_UTF_8))?;
+    let settings = parse(path, &text, state_dir, paths)?;
+    Ok(Loaded { settings, config_path: Some(path.to_owned()) })
+}
+
 /// Reads a settings file. Absent values come from the default paths; a `state_dir` from the command
 /// line takes precedence over the file's.
 ///
@@ -55,9 +81,18 @@ pub(crate) fn read(
     state_dir: Option<&Path>,
     paths: &Paths,
 ) -> Result<Settings, Error> {
-    let text = text(path)?;
+    parse(path, &text(path)?, state_dir, paths)
+}
+
+/// The settings in the text of a file.
+fn parse(
+    path: &Path,
+    text: &str,
+    state_dir: Option<&Path>,
+    paths: &Paths,
+) -> Result<Settings, Error> {
     let parse = |defaults: &Defaults| {
-        parse_with(&text, defaults)
+        parse_with(text, defaults)
             .map_err(|problems| Error::Config { path: path.to_owned(), problems })
     };
     let mut defaults = defaults(state_dir, paths);
@@ -188,10 +223,14 @@ fn defaults(state_dir: Option<&Path>, paths: &Paths) -> Defaults {
 }
 
 fn text(path: &Path) -> Result<String, Error> {
-    let unfit = |why: &str| {
-        Error::Unfit(format!("cannot read the configuration {}: {why}", path.display()))
-    };
     let bytes = files::read(path, MAX_SETTINGS_BYTES as u64);
-    let bytes = bytes.map_err(|error| unfit(&error.to_string()))?;
-    String::from_utf8(bytes.to_vec()).map_err(|_| unfit("it is not UTF-8"))
+    let bytes = bytes.map_err(|error| match std::fs::metadata(path) {
+        Ok(it) if !it.is_file() => unfit(path, &format!("{error}. {NO_PIPE}")),
+        _ => unfit(path, &error.to_string()),
+    })?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| unfit(path, NOT_UTF_8))
+}
+
+fn unfit(path: &Path, why: &str) -> Error {
+    Error::Unfit(format!("cannot read the configuration {}: {why}", path.display()))
 }
