@@ -266,9 +266,9 @@ impl Contest {
         match claim.stance {
             Stance::Holding => {
                 self.clear = now + SILENCE;
-                self.wire.holder = Some(claim.hardware);
+                self.wire.note_claim(claim.hardware, now);
             }
-            // The holder itself announces that the address is free. A claim of its predecessor may
+            // The holder itself announces that the address is free. Claims of its predecessor may
             // arrive after its own announcement.
             Stance::Releasing if !self.answers(now) && self.wire.may_hold(claim.hardware) => {
                 self.clear = self.clear.min(now);
@@ -452,8 +452,7 @@ impl Contest {
     /// Handles another station's announcement that it has the address.
     fn handle_other(&mut self, hardware: Hardware, now: BootTime) {
         self.clear = now + SILENCE;
-        self.wire.heard = Some(now);
-        self.wire.holder = Some(hardware);
+        self.wire.note_frame(hardware, now);
         match self.state {
             State::Probing { .. } | State::Ready { .. } => self.state = State::Listening,
             State::Releasing { why, .. } => self.lose(why, QUIET, now),

@@ -2,6 +2,7 @@
 
 use super::super::boot_time::BootTime;
 use super::super::frame::Hardware;
+use super::times::REPEAT_INTERVAL;
 
 /// The standby that is ready to take the address.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +32,19 @@ pub(super) struct Wire {
 }
 
 impl Wire {
+    /// A station announces the address on the LAN.
+    pub(super) fn note_frame(&mut self, hardware: Hardware, now: BootTime) {
+        (self.heard, self.holder) = (Some(now), Some(hardware));
+    }
+
+    /// A station claims over the mesh to hold the address. The LAN is faster, so what was just heard
+    /// there is newer.
+    pub(super) fn note_claim(&mut self, hardware: Hardware, now: BootTime) {
+        if self.heard.is_none_or(|heard| now.since(heard) >= REPEAT_INTERVAL) {
+            self.holder = Some(hardware);
+        }
+    }
+
     /// Whether `hardware` was the last to announce the address, as far as this node has heard.
     pub(super) fn may_hold(&self, hardware: Hardware) -> bool {
         self.holder.is_none_or(|holder| holder == hardware)

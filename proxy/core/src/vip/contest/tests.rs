@@ -86,6 +86,24 @@ fn an_answered_probe_ends_the_probing() {
     assert_eq!(run(&mut contest, 2_210, 2_210), [Frame::Probe]);
 }
 
+/// A successor announces itself on the LAN before the claims of its predecessor arrive.
+#[test]
+fn late_claims_of_a_predecessor_free_nothing() {
+    for before in [vec![Stance::Releasing], vec![Stance::Holding, Stance::Releasing]] {
+        let mut contest = contest();
+        run(&mut contest, 0, 500);
+        contest.handle_frame(Heard::Claimed(HIGHER), at(500));
+        contest.handle_frame(Heard::Claimed(LOWER), at(510));
+        for (sequence, stance) in (1..).zip(before) {
+            contest.handle_claim(peer(9), claim(sequence, 1, stance, HIGHER), at(600));
+        }
+        assert_eq!(run(&mut contest, 600, 1_500), []);
+        // The successor's own claim does.
+        contest.handle_claim(peer(1), claim(1, 1, Stance::Releasing, LOWER), at(1_505));
+        assert_eq!(run(&mut contest, 1_510, 1_510), [Frame::Probe]);
+    }
+}
+
 #[test]
 fn a_late_probe_starts_over() {
     let mut contest = contest();
