@@ -142,13 +142,14 @@ fn cause(
         };
     };
     if let Some(lack) = lack(former)
-        && (route::standing(former) > to.standing || (same && former.path == PathView::Dead))
+        && (route::rank(former) > route::rank(&to.origin)
+            || (same && former.path == PathView::Dead))
     {
         return lack;
     }
     match to.origin.path {
         PathView::Own => "this node's own is ready",
-        _ if route::standing(former) > to.standing => "better",
+        _ if route::rank(former) > route::rank(&to.origin) => "better",
         _ if trigger == Trigger::Lasted => "nearer for long enough",
         _ if trigger == Trigger::Listed => "preferred by policy",
         _ => "nearer",
@@ -224,6 +225,11 @@ mod tests {
             let former = OriginView { state, ..one.clone() };
             assert_eq!(why(&one, Some(&former), &two, Trigger::News), cause);
         }
+        let stalled = OriginView { state: OriginState::Stalled, ..one.clone() };
+        let unready = OriginView { state: OriginState::Unready, ..two.clone() };
+        assert_eq!(why(&one, Some(&stalled), &unready, Trigger::Lasted), "stalled");
+        assert_eq!(why(&stalled, Some(&stalled), &unready, Trigger::Lasted), "stalled");
+        assert_eq!(why(&unready, Some(&unready), &stalled, Trigger::News), "nearer");
         let dead = OriginView { path: PathView::Dead, ..one.clone() };
         assert_eq!(why(&one, Some(&dead), &two, Trigger::News), "path dead");
         let suspect = OriginView { suspect: true, ..one.clone() };

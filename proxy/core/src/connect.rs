@@ -283,9 +283,15 @@ impl Connect {
     }
 
     /// The next untried candidate and its place. With its hello, an origin that stalls or hangs
-    /// would win against one that serves, and then keep every request waiting.
+    /// would win against one that serves (or, where none does, is unready), and then keep every
+    /// request waiting.
     fn next(&self) -> Option<(usize, &Candidate)> {
-        let is_any_serving = self.attempts.is_any_serving();
+        let is_none_ready = self.route.unready_choice().is_some();
+        let is_any_serving = self.attempts.is_any_at(|state| match state {
+            OriginState::Ready | OriginState::Draining => true,
+            OriginState::Unready => is_none_ready,
+            _ => false,
+        });
         let keeps_waiting = |state| matches!(state, OriginState::Stalled | OriginState::Hung);
         self.rounds.first(|it| !is_any_serving || !keeps_waiting(it.origin.state))
     }

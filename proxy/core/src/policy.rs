@@ -10,6 +10,7 @@
 //! | the instance hangs, and another origin is healthy | reset: no answer will come |
 //! | the instance stalls (what it depends on stands still), and another origin is healthy | reset |
 //! | the instance hangs or stalls, and so do all others | stay: there is nothing better |
+//! | the same, and the best other is unready | stay: it may stall too, or just start |
 //! | unready, refusing, unknown | stay |
 //! | draining, and another origin is healthy | move there, within the drain window |
 //! | none, but a better origin has been healthy for a while | move there, slowly |

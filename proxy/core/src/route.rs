@@ -101,7 +101,8 @@ words! {
         Suspect => "suspect",
         /// Drained by its operator, yet it answers: used when nothing better is left.
         Draining => "draining",
-        /// Answers, but is not (or not known to be) ready: used when nothing better is left.
+        /// Answers, but is not (or not known to be) ready: used when nothing better is left, and of
+        /// these one that stalls last.
         Doubtful => "doubtful",
         /// Outside the mesh, so that only attempts show its state.
         Fallback => "fallback",
@@ -283,7 +284,7 @@ pub fn choose(
     now: Instant,
 ) -> (Route, Preference) {
     let mut candidates: Vec<Candidate> = origins.into_iter().map(candidate).collect();
-    candidates.sort_by(|a, b| by_standing_and_cost(a, b).then(a.origin.line.cmp(&b.origin.line)));
+    candidates.sort_by(|a, b| by_rank_and_cost(a, b).then(a.origin.line.cmp(&b.origin.line)));
     match policy {
         Policy::Nearest { band, band_percent } => {
             nearest(candidates, *band, *band_percent, memory, now)
@@ -335,8 +336,16 @@ pub(super) fn standing(origin: &OriginView) -> Standing {
     }
 }
 
-fn by_standing_and_cost(a: &Candidate, b: &Candidate) -> Ordering {
-    a.standing.cmp(&b.standing).then(is_own(b).cmp(&is_own(a))).then(a.cost.cmp(&b.cost))
+/// What matters before distance: its standing, and whether its requests hang while an unready one
+/// may answer them.
+pub(super) fn rank(origin: &OriginView) -> (Standing, bool) {
+    let standing = standing(origin);
+    (standing, standing == Standing::Doubtful && origin.state == OriginState::Stalled)
+}
+
+fn by_rank_and_cost(a: &Candidate, b: &Candidate) -> Ordering {
+    let by_rank = rank(&a.origin).cmp(&rank(&b.origin));
+    by_rank.then(is_own(b).cmp(&is_own(a))).then(a.cost.cmp(&b.cost))
 }
 
 fn is_own(candidate: &Candidate) -> bool {
@@ -365,12 +374,14 @@ fn nearest(
     (Route { candidates, sharing, why, draw: Draw::TwoChoices, by_distance: true }, preference)
 }
 
-/// Moves the candidates equivalent to the first and within `width` of its cost next to it; returns
-/// their number, including the first.
+/// Moves the candidates of the first one's standing, not ranked lower and within `width` of its
+/// cost, next to it; returns their number, including the first.
 fn gather_band(candidates: &mut [Candidate], width: Duration) -> usize {
     let first = candidates[0].clone();
     let shares = |candidate: &Candidate| {
-        candidate.standing == first.standing && candidate.cost.abs_diff(first.cost) <= width
+        candidate.standing == first.standing
+            && rank(&candidate.origin) <= rank(&first.origin)
+            && candidate.cost.abs_diff(first.cost) <= width
     };
     candidates[1..].sort_by_key(|candidate| !shares(candidate));
     candidates.iter().take_while(|candidate| shares(candidate)).count()
@@ -382,10 +393,10 @@ fn spread(
     memory: &Preference,
     now: Instant,
 ) -> (Route, Preference) {
-    let Some(standing) = candidates.first().map(|best| best.standing) else {
+    let Some(best) = candidates.first().map(|best| rank(&best.origin)) else {
         return (Route::default(), memory.forgotten());
     };
-    let sharing = candidates.iter().take_while(|candidate| candidate.standing == standing).count();
+    let sharing = candidates.iter().take_while(|it| rank(&it.origin) == best).count();
     // Turns are fair only in an order that ignores changes of round-trip times.
     candidates[..sharing].sort_by_key(|candidate| candidate.origin.line);
     let preference = memory.settled_on(&candidates[0], now);
@@ -403,7 +414,7 @@ fn pinned(
         .iter()
         .map(|candidate| (candidate.origin.line, pin_rank(&candidate.origin, list)))
         .collect();
-    candidates.sort_by_key(|candidate| (candidate.standing, ranks[&candidate.origin.line]));
+    candidates.sort_by_key(|it| (rank(&it.origin), ranks[&it.origin.line]));
     let Some(first) = candidates.first() else {
         return (Route::default(), memory.forgotten());
     };

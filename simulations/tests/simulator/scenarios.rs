@@ -265,6 +265,23 @@ fn a_stall_of_all_instances_cuts_nothing() {
     assert_eq!(stalled.measures.faults[0].moved.len(), 0, "a route changed");
 }
 
+/// No origin is ready, and one of them stalls: new sessions go to those that still answer.
+#[test]
+fn a_stalled_instance_is_left_for_one_that_is_live_and_not_ready() {
+    let events = "[[event]]\nat-s = 35\nunready = \"fra-1\"\n\
+                  [[event]]\nat-s = 35\nunready = \"iad-1\"\n\
+                  [[event]]\nat-s = 40\nstall = \"ams-1\"\n";
+    let stalled = run(&small(120, events), 3);
+    assert_rules(&stalled);
+    let (total, failed) = (stalled.measures.requests.total, stalled.measures.requests.failed);
+    // 198 of 3,694 if new sessions stay there.
+    assert!(failed <= 100, "{failed} of {total} requests failed");
+    for name in ["ams-1", "ams-5", "fra-5"] {
+        assert_eq!(stalled.route_of(name), Some("fra-1"), "{name}");
+    }
+    assert_eq!(stalled.measures.sessions.broken, 0, "an unready origin is no reason to cut any");
+}
+
 #[test]
 fn a_crashed_node_is_noticed_and_taken_up_again() {
     let crash = "[[event]]\nat-s = 40\ncrash = \"ams-1\"\n";

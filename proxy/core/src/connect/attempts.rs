@@ -87,10 +87,9 @@ impl Attempts {
         self.running.iter().any(|it| it.connected)
     }
 
-    /// Whether one of them is at an origin that announces that it serves.
-    pub(super) fn is_any_serving(&self) -> bool {
-        let serves = |state| matches!(state, OriginState::Ready | OriginState::Draining);
-        self.running.iter().any(|it| serves(it.candidate.origin.state))
+    /// Whether one of them is at an origin that announces such a state.
+    pub(super) fn is_any_at(&self, is_such: impl Fn(OriginState) -> bool) -> bool {
+        self.running.iter().any(|it| is_such(it.candidate.origin.state))
     }
 
     /// Starts one, which may be lost from the start for lack of better ones; returns its id.

@@ -444,6 +444,17 @@ fn an_origin_whose_requests_hang_waits_while_a_ready_one_may_answer() {
 }
 
 #[test]
+fn where_no_origin_is_ready_a_stalled_one_is_not_raced_against_an_unready_one() {
+    for (first, is_raced) in [(OriginState::Unready, false), (OriginState::Stalled, true)] {
+        let origins = vec![origin(1, first, UP), origin(2, OriginState::Stalled, UP)];
+        let mut bench = Bench::late_at_the_first(origins);
+        assert_eq!(bench.started().is_some(), is_raced, "{first}");
+        bench.connect.handle_failure(0, Some(Verdict::Refused));
+        assert_eq!(bench.started().is_none(), is_raced, "{first}: but if the others fail");
+    }
+}
+
+#[test]
 fn a_client_that_has_waited_for_long_is_held_as_long_as_any() {
     let mut bench = Bench::new(config(), &[1]);
     bench.started();

@@ -32,9 +32,13 @@ struct Net {
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
     /// Nodes whose instances hang, and their pending answers with the status.
     stalled: BTreeSet<usize>,
+    /// Nodes whose instances are live and not ready.
+    unready: BTreeSet<usize>,
     answers: BTreeMap<(Instant, u64), (usize, Question, u16)>,
     /// By how much the times until a hanging instance answers differ from one to the next.
     uneven_ms: u64,
+    /// An instance that takes so much longer until it answers when it hangs.
+    slow: Option<(usize, Duration)>,
     /// Until when an instance that hung repeats its last error at once.
     repeats: BTreeMap<usize, Instant>,
     sent: u64,
@@ -96,22 +100,21 @@ impl Net {
             }
             node.set_seeds(ids.clone(), now);
         }
-        let (flying, answers) = (BTreeMap::new(), BTreeMap::new());
-        let (lossy, stalled, events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        let (halved, uneven_ms, repeats, sent) = (None, 0, BTreeMap::new(), 0);
         Self {
             nodes,
             links,
-            lossy,
-            halved,
-            flying,
-            stalled,
-            answers,
-            uneven_ms,
-            repeats,
-            sent,
+            lossy: BTreeSet::new(),
+            halved: None,
+            flying: BTreeMap::new(),
+            stalled: BTreeSet::new(),
+            unready: BTreeSet::new(),
+            answers: BTreeMap::new(),
+            uneven_ms: 0,
+            slow: None,
+            repeats: BTreeMap::new(),
+            sent: 0,
             now,
-            events,
+            events: Vec::new(),
         }
     }
 
@@ -193,11 +196,15 @@ impl Net {
                 let is_stalled = self.stalled.contains(&at);
                 if (is_stalled || repeats) && question != Question::Alive {
                     self.sent += 1;
+                    let slow = self.slow.filter(|(slow, _)| *slow == at).map(|slow| slow.1);
                     let hangs = STALL_TIME + ms(self.sent % 5 * self.uneven_ms);
+                    let hangs = hangs + slow.unwrap_or_default();
                     let took = if is_stalled { hangs } else { ms(5) };
                     self.answers.insert((self.now + took, self.sent), (at, question, 500));
                 } else {
-                    node.handle_outcome(&name, question, Outcome::Answered(Some(200)), self.now);
+                    let is_no = question == Question::Ready && self.unready.contains(&at);
+                    let answer = Outcome::Answered(Some(if is_no { 500 } else { 200 }));
+                    node.handle_outcome(&name, question, answer, self.now);
                 }
             }
             while let Some(Transmit { to, payload }) = node.poll_transmit() {

@@ -6,16 +6,17 @@
 //! | gone, refusing, hung, draining, cut off | whatever is left | nothing |
 //! | unready, so it still serves | one that is ready | [`UNREADY_LASTING`] |
 //! | stalled | one that is ready | [`READY_AGAIN`] |
+//! | stalled | one that is only unready | [`DOUBT_LASTING`] |
 //! | stands in for one that was left | that one, as good again | `RETURN_LASTING`, doubled |
 //! | as healthy | clearly cheaper | `GAIN_LASTING` |
 //!
-//! The fourth is doubled each time that origin was left again within [`CALM`], like route flap
+//! The fifth is doubled each time that origin was left again within [`CALM`], like route flap
 //! damping (RFC 2439): after a single fault it costs a second; a flapping origin is avoided for
 //! longer and longer.
 
 use std::time::{Duration, Instant};
 
-use super::{Candidate, Damping, Line, Standing, is_own};
+use super::{Candidate, Damping, Line, Standing, is_own, rank};
 use crate::damping::READY_AGAIN;
 use meshport_config::planted::{Bug, is_planted};
 use meshport_discovery::OriginState;
@@ -26,6 +27,10 @@ const CALM: Duration = Duration::from_secs(60);
 /// first failure, and an answer counts as late after 0.5 s: until then it is unknown whether
 /// another origin is better.
 const UNREADY_LASTING: Duration = Duration::from_millis(750);
+/// When one origin has stalled, another that is unready may only be in doubt: if it stalls too, it
+/// announces this once a probe has failed, which takes 5 s at most (`ready-timeout`). One that is
+/// still unready then is live, or starts.
+const DOUBT_LASTING: Duration = Duration::from_secs(6);
 /// A node that has just learned of its first origin learns of the others within this time; until
 /// then hysteresis does not apply.
 pub(super) const SETTLING: Duration = Duration::from_secs(5);
@@ -66,6 +71,8 @@ struct Better {
     since: Instant,
     /// Time at which it is used.
     due: Instant,
+    /// Whether it is only unready, while the preferred one stalls.
+    is_unready: bool,
 }
 
 /// The origin that was preferred until it became worse.
@@ -115,11 +122,10 @@ impl Preference {
             return Verdict { first: 0, preference, why: None };
         };
         let current = &candidates[place];
+        let is_equal = rank(&current.origin) == rank(&best.origin);
         // What one that is not healthy lacks matters more than distances.
         let is_healthy = current.standing == Standing::Healthy;
-        if place == 0
-            || (current.standing == best.standing && !is_gain(&self.damping, current, best))
-        {
+        if place == 0 || (is_equal && !is_gain(&self.damping, current, best)) {
             let why = (place > 0 && is_healthy).then(|| kept(&self.damping, current, best));
             return Verdict {
                 first: place,
@@ -127,30 +133,33 @@ impl Preference {
                 why,
             };
         }
-        let Some(lasting) = self.patience(current, best) else {
+        let Some(lasting) = self.patience(current, best, is_equal) else {
             return Verdict { first: 0, preference: self.fled_to(best, now), why: None };
         };
-        let since = self.better.map_or(now, |better| better.since);
+        let is_unready = !is_equal && best.standing == Standing::Doubtful;
+        let better = self.better.filter(|better| better.is_unready == is_unready);
+        let since = better.map_or(now, |better| better.since);
         let due = since + lasting;
         if due > now {
             let name = &best.origin.name;
-            let why = if current.standing == best.standing {
+            let why = if is_equal {
                 is_healthy.then(|| format!("kept: {name} has not been nearer for long enough"))
             } else {
                 Some(format!("kept: {} just now", current.origin.state))
             };
-            let preference = Self { better: Some(Better { since, due }), ..self.clone() };
+            let better = Some(Better { since, due, is_unready });
+            let preference = Self { better, ..self.clone() };
             return Verdict { first: place, preference, why };
         }
-        let follows = current.standing == best.standing;
-        let preference = if follows { self.settled_on(best, now) } else { self.fled_to(best, now) };
+        let preference =
+            if is_equal { self.settled_on(best, now) } else { self.fled_to(best, now) };
         Verdict { first: 0, preference, why: None }
     }
 
     /// How long the best one must have been better than the current one; `None` if it must not be
     /// used.
-    fn patience(&self, current: &Candidate, best: &Candidate) -> Option<Duration> {
-        if current.standing == best.standing || is_planted(Bug::RouteChoice) {
+    fn patience(&self, current: &Candidate, best: &Candidate, equal: bool) -> Option<Duration> {
+        if equal || is_planted(Bug::RouteChoice) {
             let home = self.home.filter(|home| home.line == best.origin.line);
             let damping = &self.damping;
             return Some(home.map_or(damping.gain_lasting, |home| home.patience(damping)));
@@ -158,6 +167,7 @@ impl Preference {
         match current.origin.state {
             _ if current.standing != Standing::Doubtful => None,
             OriginState::Unready => Some(UNREADY_LASTING),
+            OriginState::Stalled if best.standing == Standing::Doubtful => Some(DOUBT_LASTING),
             OriginState::Stalled => Some(READY_AGAIN),
             _ => None,
         }

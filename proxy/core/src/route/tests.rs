@@ -1,5 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "an origin for virtual time")]
 
+use std::collections::BTreeSet;
+
 use meshport_config::NodeId;
 use proptest::prelude::*;
 
@@ -361,6 +363,69 @@ fn a_draining_origin_goes_before_all_that_are_not_ready() {
     assert_eq!(story.first(left(), 750), "cp-2");
 }
 
+#[test]
+fn a_stalled_origin_goes_last_of_those_that_are_not_ready() {
+    use OriginState::{Stalled, Unready};
+    let at = |number, state, rtt| origin(number, state, PathView::Up(ms(rtt)));
+    let origins = || vec![at(1, Stalled, 1), at(2, Unready, 1), at(3, Unready, 80)];
+    let pinned = Policy::Pinned(vec!["cp-1".into(), "cp-3".into()]);
+    for (policy, used) in [
+        (nearest_policy(), vec!["cp-2"]),
+        (pinned, vec!["cp-3"]),
+        (Policy::Spread, vec!["cp-2", "cp-3"]),
+        (Policy::LeastSessions, vec!["cp-2", "cp-3"]),
+        (Policy::Source, vec!["cp-2", "cp-3"]),
+    ] {
+        let (route, _) = choose(origins(), &policy, &Preference::default(), Instant::now());
+        assert_eq!(names(&route)[2], "cp-1", "{policy:?}");
+        let firsts = (0..30_u64).map(|turn| {
+            let ticket = route.draw().ticket(turn, || turn);
+            route.attempt_order(ticket, |_| 0)[0].origin.name.to_string()
+        });
+        let firsts: BTreeSet<String> = firsts.collect();
+        assert_eq!(firsts.iter().collect::<Vec<_>>(), used, "{policy:?}");
+    }
+    let (all, _) = choose(
+        vec![at(1, Stalled, 1), at(2, Stalled, 1)],
+        &nearest_policy(),
+        &Preference::default(),
+        Instant::now(),
+    );
+    assert_eq!(all.sharing, 2, "none is better");
+}
+
+#[test]
+fn a_stalled_home_is_left_for_an_unready_origin_that_does_not_stall_too() {
+    use OriginState::{Ready, Stalled, Unready};
+    let each = |one, two| {
+        let two = origin(2, two, PathView::Up(ms(35)));
+        vec![origin(1, one, PathView::Up(ms(2))), two]
+    };
+    let mut story = Story::at_home();
+    for at in [0, 1000, 6999] {
+        let one = if at == 0 { Unready } else { Stalled };
+        assert_eq!(story.first(each(one, Unready), at), "cp-1", "at {at}");
+    }
+    assert_eq!(story.memory.poll_timeout(), Some(story.start + ms(7000)));
+    assert_eq!(story.first(each(Stalled, Unready), 7000), "cp-2");
+    assert_eq!(story.first(each(Stalled, Unready), 60_000), "cp-2", "nearness does not count");
+    assert_eq!(story.first(each(Ready, Unready), 60_001), "cp-2");
+    assert_eq!(story.first(each(Ready, Unready), 60_751), "cp-1");
+    // The other one is ready before that.
+    let mut story = Story::at_home();
+    for (two, at) in [(Unready, 0), (Unready, 5000), (Ready, 5500), (Ready, 5999)] {
+        assert_eq!(story.first(each(Stalled, two), at), "cp-1", "at {at}");
+    }
+    assert_eq!(story.first(each(Stalled, Ready), 6000), "cp-2");
+    // The other one stalls too, and is the last to report it and the first to be better.
+    let mut story = Story::at_home();
+    let seen = [(Unready, Unready, 0), (Stalled, Unready, 1000), (Stalled, Stalled, 6500)];
+    let ends = [(Stalled, Unready, 70_000), (Stalled, Stalled, 71_000), (Ready, Ready, 90_000)];
+    for (one, two, at) in seen.into_iter().chain(ends) {
+        assert_eq!(story.first(each(one, two), at), "cp-1", "at {at}");
+    }
+}
+
 /// The preferred origin is no longer the nearest when all turn unready.
 #[test]
 fn that_no_origin_is_ready_is_the_reason_also_where_one_is_kept() {
@@ -438,6 +503,7 @@ fn any_origin() -> impl Strategy<Value = OriginView> {
     let state = prop_oneof![
         Just(OriginState::Ready),
         Just(OriginState::Unready),
+        Just(OriginState::Stalled),
         Just(OriginState::Draining),
         Just(OriginState::Refusing),
         Just(OriginState::Hung),
@@ -483,7 +549,7 @@ proptest! {
             nodes.sort_unstable();
             nodes.dedup();
             prop_assert_eq!(nodes.len(), origins.len());
-            prop_assert!(order.is_sorted_by_key(|candidate| candidate.standing));
+            prop_assert!(order.is_sorted_by_key(|candidate| rank(&candidate.origin)));
             prop_assert_eq!(next.preferred.is_some(), !origins.is_empty());
             memory = next;
         }

@@ -67,6 +67,61 @@ fn one_that_stalls_is_left_in_time_and_gone_back_to() {
     }
 }
 
+/// The others are live and not ready, before or soon after: new connections go to them, once they
+/// can no longer be stalling too. Nothing is cut until one of them is ready.
+#[test]
+fn one_that_stalls_is_left_for_another_that_is_live_and_not_ready() {
+    for after_ms in [-9000_i64, -600, 0, 300] {
+        for phase in (0..1000).step_by(330) {
+            let mut net = net([330, 330]);
+            let [first, second] = [1, 2].map(|at| Line::Direct(net.id(at)));
+            net.pass(ms(phase));
+            let others = &ORIGINS[1..];
+            if after_ms <= 0 {
+                net.unready.extend(others);
+            }
+            net.pass(ms(after_ms.unsigned_abs()));
+            net.stalled.insert(1);
+            if after_ms > 0 {
+                net.pass(ms(after_ms.unsigned_abs()));
+                net.unready.extend(others);
+            }
+            let goes = |net: &Net| net.first(A).is_some_and(|it| it.0 == second);
+            let left = net.until(MEET, goes).expect("new connections go elsewhere");
+            assert!((ms(7000)..=ms(8700)).contains(&left), "{after_ms} {phase}: after {left:?}");
+            net.pass(MEET);
+            let seen = [A, 1, 2, 3].map(|at| resets(&net, at));
+            assert_eq!(seen, [const { vec![] }; 4], "{after_ms} {phase}");
+            assert!(goes(&net) && changes(&net, A) == 1, "{after_ms} {phase}");
+            net.unready.clear();
+            let is_cut = |net: &Net| [A, 1].iter().all(|at| resets(net, *at) == [first]);
+            let cut = net.until(MEET, is_cut).expect("it is cut");
+            assert!(cut <= ms(1600), "{after_ms} {phase}: cut after {cut:?}");
+            net.unstall(&ORIGINS, 200);
+            net.until(MEET, |net| net.first(A) == Some((first, Standing::Healthy))).expect("back");
+        }
+    }
+}
+
+/// One takes longer than the others to fail its probes, but no longer than is possible: until then
+/// it is in doubt, as if it were live.
+#[test]
+fn all_that_stall_together_keep_the_route_however_long_one_takes_to_fail() {
+    for (slow, more_ms) in [(2, 1500), (2, 2990), (3, 2990), (1, 2990)] {
+        for phase in (0..1000).step_by(90) {
+            let mut net = net([330, 330]);
+            net.slow = Some((slow, ms(more_ms)));
+            net.pass(ms(phase));
+            net.stalled.extend(ORIGINS);
+            net.pass(MEET);
+            end(&mut net, &ORIGINS, [(200, 0); 3]);
+            net.pass(CALM);
+            let seen = [A, 1, 2, 3].map(|at| (resets(&net, at), changes(&net, at)));
+            assert_eq!(seen, [const { (vec![], 0) }; 4], "{slow} {more_ms} {phase}");
+        }
+    }
+}
+
 /// How a stall ends at each origin: the status of pending probes, and for how long the last error
 /// is repeated.
 type Ends = [(u16, u64); 3];
