@@ -140,8 +140,8 @@ impl Discovery {
         }
     }
 
-    /// This node has another credential, which the mesh has verified. It may have been issued before
-    /// the present one, if the clock was ahead then.
+    /// This node has another credential, which the mesh has verified. It may have been issued
+    /// before the present one, if the clock was ahead then.
     pub fn set_credential(&mut self, credential: &Credential, now: Instant) {
         self.local.set_credential(credential.clone());
         self.replace_credential(&self.local.record().credential, now);

@@ -37,8 +37,8 @@ impl Wire {
         (self.heard, self.holder) = (Some(now), Some(hardware));
     }
 
-    /// A station claims over the mesh to hold the address. The LAN is faster, so what was just heard
-    /// there is newer.
+    /// A station claims over the mesh to hold the address. The LAN is faster, so what was just
+    /// heard there is newer.
     pub(super) fn note_claim(&mut self, hardware: Hardware, now: BootTime) {
         if self.heard.is_none_or(|heard| now.since(heard) >= REPEAT_INTERVAL) {
             self.holder = Some(hardware);
