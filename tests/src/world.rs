@@ -170,7 +170,7 @@ impl Node {
     }
 
     /// Its usual admin socket.
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.state.join("meshport.sock")
     }
 

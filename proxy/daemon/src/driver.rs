@@ -554,7 +554,10 @@ impl Driver {
                 self.send_all();
                 let _ = done.send(());
             }
-            Command::Drained(to) => {
+            Command::Retire(to) => {
+                // The requests that wait fail.
+                self.inputs.questions.close();
+                while self.inputs.questions.try_recv().is_ok() {}
                 let drained = self.core.drained().map(|(name, since)| (name.clone(), since));
                 let _ = to.send(drained.collect());
             }

@@ -337,11 +337,11 @@ impl Node {
         self.release.run().await;
     }
 
-    /// Its drains, for a successor.
-    pub(crate) async fn drained(&self) -> Drained {
+    /// Answers no more requests; returns its drains, for a successor.
+    pub(crate) async fn retire(&self) -> Drained {
         let (answer, drained) = oneshot::channel();
         // A node that is about to end has none to continue.
-        let _ = self.controls.commands.send(Command::Drained(answer)).await;
+        let _ = self.controls.commands.send(Command::Retire(answer)).await;
         drained.await.unwrap_or_default()
     }
 

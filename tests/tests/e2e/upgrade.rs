@@ -1,5 +1,6 @@
 //! A running daemon hands over to the program on disk, and keeps serving if that cannot run.
 
+mod requests;
 mod sessions;
 
 use std::fs;

@@ -54,8 +54,9 @@ pub(crate) enum Command {
     NotStored(Write, String),
     /// Announce that this node leaves; answered once the last datagram is handed over.
     Leave(oneshot::Sender<()>),
-    /// Return the services whose local instance is drained, for the successor.
-    Drained(oneshot::Sender<Drained>),
+    /// Return the services whose local instance is drained, for the successor, and answer no more
+    /// requests: another drain would be lost.
+    Retire(oneshot::Sender<Drained>),
     /// Return the current state, for the next start.
     Snapshot(oneshot::Sender<Snapshot>),
 }

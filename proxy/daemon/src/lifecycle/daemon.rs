@@ -236,7 +236,6 @@ impl Daemon {
     ) -> io::Result<Vec<OwnedFd>> {
         self.node.release_addresses().await;
         store::pass_on();
-        earlier.drained = self.node.drained().await;
         draining.extend(self.detach(earlier).await);
         let lock = iter::once(lock.share()?);
         Ok(lock.chain(store::passed()?).chain(earlier.copies()?).collect())
@@ -251,6 +250,8 @@ impl Daemon {
         let _ = stop_writer.send(());
         // The writer stops unless a disk hangs.
         let _ = writer.await;
+        // As late as this: `drain` is answered until here.
+        earlier.drained = node.retire().await;
         let draining = Draining::begin(node, earlier).await;
         if !admin.is_finished() {
             let _ = admin.await;
