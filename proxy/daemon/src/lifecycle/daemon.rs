@@ -43,6 +43,9 @@ const LAST_CLIENTS: Duration = Duration::from_secs(1);
 /// to another node must be served before.
 const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
 
+/// How long the answers to requests that have failed may take then.
+const LAST_ANSWERS: Duration = Duration::from_millis(50);
+
 /// The end of an upgrade that has not failed.
 pub(super) enum Given {
     /// This process was told to stop meanwhile, and so was the successor.
@@ -253,7 +256,10 @@ impl Daemon {
         // As late as this: `drain` is answered until here.
         earlier.drained = node.retire().await;
         let draining = Draining::begin(node, earlier).await;
-        if !admin.is_finished() {
+        // Requests that waited have failed, and one that is only half sent must not delay the
+        // successor.
+        if !admin.is_finished() && timeout(LAST_ANSWERS, &mut admin).await.is_err() {
+            admin.abort();
             let _ = admin.await;
         }
         draining.inspect_err(|error| warn!(%error, "cannot keep open sessions")).ok()

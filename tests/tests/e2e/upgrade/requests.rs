@@ -13,6 +13,8 @@ use super::{SETTLE, succeeded, upgrade};
 
 /// How long a connection without a request is used: less than the 5 s that the daemon allows.
 const RENEW: Duration = Duration::from_secs(1);
+/// How long the admin server may take to end: less than the 1 s that it has in a stop.
+const ENDS: Duration = Duration::from_millis(800);
 const DRAIN: &str = r#"{"service":"kube-apiserver","draining":true}"#;
 
 fn connect(node: &str, world: &World) -> io::Result<UnixStream> {
@@ -66,4 +68,22 @@ fn a_drain_that_is_acknowledged_in_an_upgrade_stays() {
     let _successor = succeeded(&output);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     is("draining");
+}
+
+/// Otherwise any user of this machine could delay new clients with requests at the loopback port,
+/// which ends with the socket.
+#[test]
+fn a_request_that_is_half_sent_delays_no_upgrade() {
+    let mut world = World::new();
+    world.node(&NodePlan::new("worker", "a"));
+    let (output, took) = upgrade_and("worker", &world, |mut stream| {
+        let begun = wait::now();
+        stream.write_all(b"GET /livez HTTP/1.1\r\n").expect("it is open");
+        stream.set_read_timeout(Some(SETTLE)).expect("a limit");
+        // It is closed or reset.
+        let _ = stream.read(&mut [0]);
+        wait::now().saturating_duration_since(begun)
+    });
+    let _successor = succeeded(&output);
+    assert!(took < ENDS, "it was open for {took:?}");
 }
