@@ -146,14 +146,15 @@ catalogue! {
         healthy: "the limit on client sessions is not reached",
         meaning: "New client connections are reset",
         remedy: "Find the clients that hold them with `ss -tnp` on this machine, or raise \
-                 max-sessions",
+                 max-sessions. Raise LimitNOFILE if the limit on open files is low",
     }
     /// One client has reached its limit of sessions.
     CLIENT_OVER_SHARE: Warning "MP115" {
         title: "a client has used up its share of max-sessions",
         healthy: "no client has used up its share of sessions",
         meaning: "Its new connections are reset; other clients are unaffected",
-        remedy: "Find it with `ss -tnp`, or raise max-sessions",
+        remedy: "Find it with `ss -tnp`, or raise max-sessions. Raise LimitNOFILE if the limit on \
+                 open files is low",
     }
     /// One client opens connections and does not use them.
     CLIENT_IDLES: Warning "MP116" {

@@ -34,10 +34,19 @@ impl Reporter<'_> {
             (totals.open.load(Ordering::Relaxed) >= most).then(|| {
                 SESSIONS_FULL.found(format!(
                     "{name}: the limit of {most} client sessions is reached; new ones are reset \
-                     ({turned_away} since the start)"
+                     ({turned_away} since the start){}",
+                    self.low_limit()
                 ))
             })
         })
+    }
+
+    /// Ends the text of a finding about limits that depend on the number of descriptors.
+    pub(super) fn low_limit(&self) -> &'static str {
+        match self.state.sessions.lacks_descriptors() {
+            true => "; the limit on open files is low",
+            false => "",
+        }
     }
 
     /// Services that this node may offer but has no instance of.
@@ -62,10 +71,7 @@ impl Reporter<'_> {
             entry.map_or_else(|| node.short(), |entry| entry.credential.name.to_string())
         };
         let all: Vec<String> = most.iter().map(|(who, count)| said(who, *count, name)).collect();
-        let limits = match self.state.sessions.lacks_descriptors() {
-            true => "; the limit on open files is low",
-            false => "",
-        };
+        let limits = self.low_limit();
         Some(OVERLOADED.found(format!(
             "sessions of other nodes are refused (overloaded), {turned_away} since the start; \
              most have {}{limits}",

@@ -66,7 +66,8 @@ impl Reporter<'_> {
                 found.push(CLIENT_OVER_SHARE.found(format!(
                     "{name}: a client ({who}) has used up its share of max-sessions with {held} \
                      open sessions and earlier ones, so its new connections are reset \
-                     ({turned_away} since the start)"
+                     ({turned_away} since the start){}",
+                    self.low_limit()
                 )));
             }
         }

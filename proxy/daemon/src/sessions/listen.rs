@@ -241,15 +241,15 @@ fn say_no_place(ingress: &Ingress, why: OverQuota<ClientId>, logged: &mut LastLo
         return;
     }
     let max_sessions = ingress.limits.borrow().max_sessions;
+    let few_descriptors = ingress.context.sessions.lacks_descriptors();
     if let OverQuota::Share(who, held) = why {
         let turned_away = ingress.totals.counts.get(SessionCount::OverShare);
         return warn!(
             service = %ingress.service, client = %who, held, max_sessions, turned_away,
-            "{CLIENT_OVER_SHARE}"
+            few_descriptors, "{CLIENT_OVER_SHARE}"
         );
     }
     let turned_away = ingress.totals.counts.get(SessionCount::OverLimit);
-    let few_descriptors = ingress.context.sessions.lacks_descriptors();
     warn!(
         service = %ingress.service, max_sessions, turned_away, few_descriptors,
         "{SESSIONS_FULL}"

@@ -258,6 +258,19 @@ async fn a_user_with_its_full_share_is_refused_and_others_are_served() {
 }
 
 #[tokio::test]
+async fn a_client_without_a_place_is_logged_with_a_limit_that_is_low() {
+    let (near, _far) = testing::pair();
+    let (mut ingress, _routes) =
+        ingress(&near, Host::Memory(memory::Host::default()), "127.0.0.1:1");
+    Arc::get_mut(&mut ingress).expect("the only one").context.sessions = Sessions::within(7);
+    for why in [OverQuota::Full, OverQuota::Share(ClientId::User(1001), 3)] {
+        let logged = testing::logged(|| say_no_place(&ingress, why, &mut LastLogged::default()));
+        let is_said = logged.contains("few_descriptors=true") && logged.contains("LimitNOFILE");
+        assert!(is_said, "{logged}");
+    }
+}
+
+#[tokio::test]
 async fn clients_with_a_slot_those_that_wait_and_served_sessions_share_the_descriptors() {
     /// What one client may open at once.
     const OWN: usize = 512;
