@@ -14,7 +14,7 @@ use super::query::DaemonArgs;
 use super::render::{age, counted};
 use super::{output, runtime};
 use meshport_daemon::Error;
-use meshport_daemon::admin::api::{DrainReport, DrainRequest, ServiceStatus};
+use meshport_daemon::admin::api::{DrainReport, DrainRequest, Offering, ServiceStatus};
 use meshport_daemon::admin::client::AdminClient;
 use meshport_daemon::admin::queries::RoutesRequest;
 use meshport_daemon::clock;
@@ -169,7 +169,7 @@ async fn emptied(
         let offering = route.and_then(|route| route.offering.as_ref());
         let sessions = offering.map_or(0, |offering| offering.sessions);
         if sessions == 0 {
-            return Ok(DrainReport { sessions, ..report.clone() });
+            return Ok(latest(report, offering));
         }
         if Instant::from_std(clock::now()) + INTERVAL > deadline {
             return Err(Error::Negative(left(sessions, patience, route)));
@@ -177,6 +177,13 @@ async fn emptied(
         progress.show(sessions);
         sleep(INTERVAL).await;
     }
+}
+
+/// The report as it is now: while sessions ended, the state may have changed.
+fn latest(report: &DrainReport, offering: Option<&Offering>) -> DrainReport {
+    let sessions = offering.map_or(0, |offering| offering.sessions);
+    let state = offering.map_or(&report.state, |offering| &offering.state).clone();
+    DrainReport { state, sessions, ..report.clone() }
 }
 
 #[cfg(test)]
@@ -202,6 +209,22 @@ mod tests {
         assert!(said(&unready, None).contains("drained, and unready; no session"), "{unready:?}");
         let stay = report(12, None);
         assert!(stay.contains("12 sessions of other nodes left: no other origin is"), "{stay}");
+    }
+
+    #[test]
+    fn the_state_after_a_wait_is_the_last_one() {
+        let (service, state) = (ServiceName::kube_apiserver(), "unready".into());
+        let first = DrainReport { service, changed: true, state, sessions: 2 };
+        let offering = Offering {
+            address: "127.0.0.1:6443".into(),
+            state: "draining".into(),
+            since_s: 3,
+            detail: "drained by its operator; ready".into(),
+            sessions: 0,
+        };
+        let last = latest(&first, Some(&offering));
+        assert_eq!((last.state.as_str(), last.sessions), ("draining", 0));
+        assert_eq!(latest(&first, None).state, "unready", "it is offered no longer");
     }
 
     #[test]
