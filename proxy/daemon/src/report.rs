@@ -85,6 +85,7 @@ impl Reporter<'_> {
                 needs_restart: self.state.process.needs_restart.clone(),
                 failed_upgrade: self.state.process.failed_upgrade.clone(),
                 is_leaving: self.state.process.is_leaving,
+                now_s: Some(clock::wall().0),
             },
             me: self.state.identity.me.clone(),
             roles: self.state.identity.credential.roles.clone(),

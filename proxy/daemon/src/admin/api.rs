@@ -137,6 +137,10 @@ pub struct ProcessStatus {
     /// Whether it is stopping and draining its sessions.
     #[serde(default)]
     pub is_leaving: bool,
+    /// The wall time that it checks credentials against; absent in an answer of a release before
+    /// 0.1.
+    #[serde(default)]
+    pub now_s: Option<u64>,
 }
 
 /// A finding, as in [`meshport_core::findings`].

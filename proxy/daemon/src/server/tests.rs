@@ -50,6 +50,7 @@ fn status() -> Status {
             needs_restart: Vec::new(),
             failed_upgrade: None,
             is_leaving: false,
+            now_s: None,
         },
         me: me(),
         roles: "node".parse().expect("roles"),

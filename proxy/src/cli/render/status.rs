@@ -63,6 +63,8 @@ pub(crate) fn status(status: &Status, now: u64, style: impl Into<Style>) -> Stri
 }
 
 fn header(status: &Status, now: u64, style: Style) -> String {
+    // An earlier release does not tell its time.
+    let now = status.process.now_s.unwrap_or(now);
     let me = &status.me;
     let members = &status.members;
     let mut lines = wrapped(

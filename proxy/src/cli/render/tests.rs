@@ -87,6 +87,7 @@ pub(crate) fn sample() -> Status {
             needs_restart: Vec::new(),
             failed_upgrade: None,
             is_leaving: false,
+            now_s: None,
         },
         me: who("worker-7", "fra", 9),
         roles: "node".parse().expect("roles"),
@@ -118,6 +119,18 @@ fn releases_are_counted_while_members_run_several() {
         BTreeMap::from([("0.0.10".into(), 2), ("0.1.0".into(), 14), ("unknown".into(), 1)]);
     let text = status(&sample, 1_000_000, None);
     assert!(text.contains("members run 0.1.0 (14), 0.0.10 (2), unknown (1)\n"), "{text}");
+}
+
+/// The daemon doubts a jump of the clock ahead for a while, which the clock of this program shows
+/// at once.
+#[test]
+fn a_credential_has_expired_once_it_has_for_the_daemon() {
+    let mut sample = sample();
+    sample.process.now_s = Some(1_000_000);
+    let text = status(&sample, 1_000_000 + 400 * 86_400, None);
+    assert!(text.contains("credential expires in 341d"), "{text}");
+    sample.process.now_s = Some(1_000_000 + 341 * 86_400);
+    assert!(status(&sample, 1_000_000, None).contains("credential has expired"));
 }
 
 #[test]
