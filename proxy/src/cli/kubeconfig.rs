@@ -183,7 +183,8 @@ impl Dialled {
     /// See [`Chosen::read`]; [`Error::Usage`] if its server is not an apiserver's address.
     pub(super) fn read(files: &[PathBuf]) -> Result<Self, Error> {
         let found = Source::read(files)?.context(None)?;
-        let server = server(&found)?;
+        let server = server(&found)
+            .map_err(|error| Error::Usage(format!("{}: {error}", found.file.display())))?;
         Ok(Self {
             address: server.address(),
             verified: server.verified_as(&found.cluster),

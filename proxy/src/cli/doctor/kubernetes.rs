@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::net::lookup_host;
 
 use super::checks::{Check, Looked};
 use super::facts::{Daemon, Facts};
+use super::report::Skip;
 use crate::cli::kubeconfig::Dialled;
 use crate::cli::local::dialled;
 use meshport_daemon::admin::api::ServiceStatus;
@@ -69,12 +71,7 @@ fn ending(who: &str, end: UnixSeconds, now: UnixSeconds) -> Option<Finding> {
 async fn kubeconfigs(facts: &Facts) -> Looked {
     let daemon = facts.daemon()?;
     let service = daemon.apiservers().ok_or(NO_ADDRESS)?;
-    // Missing, unreadable and unparsable files are no finding.
-    let files = facts.kubeconfigs.iter().filter_map(|files| Dialled::read(files).ok());
-    let files: Vec<Dialled> = files.collect();
-    if files.is_empty() {
-        return Err("no kubeconfig was found here".into());
-    }
+    let files = read(&facts.kubeconfigs)?;
     let cluster = Cluster::new(daemon, service, facts.certificates().await?);
     let mut found = Vec::new();
     for file in files {
@@ -84,6 +81,25 @@ async fn kubeconfigs(facts: &Facts) -> Looked {
         found.extend(cluster.judge(&file, &at, facts.now));
     }
     Ok(found)
+}
+
+/// The kubeconfigs that can be compared, at least one. Others are no finding.
+fn read(lists: &[Vec<PathBuf>]) -> Result<Vec<Dialled>, Skip> {
+    let (mut read, mut why) = (Vec::new(), None);
+    for files in lists {
+        match Dialled::read(files) {
+            Ok(file) => read.push(file),
+            Err(error) if files.iter().any(|it| it.exists()) => {
+                why.get_or_insert(error);
+            }
+            Err(_missing) => {}
+        }
+    }
+    match why {
+        _ if !read.is_empty() => Ok(read),
+        Some(why) => Err(format!("no kubeconfig here can be compared: {why}").into()),
+        None => Err("no kubeconfig was found here".into()),
+    }
 }
 
 /// The addresses and names to compare kubeconfigs with.
@@ -198,6 +214,27 @@ mod tests {
             verified: verified.map(str::to_owned),
             authorities: None,
         }
+    }
+
+    #[test]
+    fn a_kubeconfig_that_cannot_be_compared_has_its_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("config");
+        let missing = vec![folder.path().join("none")];
+        let lists = [missing.clone(), vec![file.clone()]];
+        let why = |lists: &[_]| read(lists).expect_err("none can be compared").0;
+        assert_eq!(why(&lists), "no kubeconfig was found here");
+        let text = |server: &str| {
+            format!(
+                "current-context: a\ncontexts: [{{name: a, context: {{cluster: c}}}}]\nclusters: \
+                 [{{name: c, cluster: {{server: \"{server}\"}}}}]\n"
+            )
+        };
+        std::fs::write(&file, text("http://127.0.0.1:8080")).expect("it can be written");
+        let said = why(&lists);
+        assert!(said.contains("config: the context a has a server that is not an https"), "{said}");
+        std::fs::write(&file, text("https://127.0.0.1:6443")).expect("it can be written");
+        assert_eq!(read(&lists).expect("one can be").len(), 1);
     }
 
     fn judge(address: &str, verified: Option<&str>) -> Vec<Finding> {
