@@ -5,7 +5,7 @@
 //! one reads their names and trusts nothing. What signed them is in [`Authorities`].
 
 mod authorities;
-mod validity;
+mod der;
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ impl Certificate {
 
     /// Its expiry; `None` if its times cannot be read.
     pub fn ends_at(&self) -> Option<UnixSeconds> {
-        validity::ends_at(&self.leaf)
+        der::ends_at(&self.leaf)
     }
 
     /// Its DNS names, without wildcards, as written there.

@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, Error, KeyUsage, anchor_from_trusted_cert};
 
-use super::Certificate;
+use super::{Certificate, der};
 
 /// The certificates of the authorities that a client trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,12 +47,24 @@ impl Authorities {
             // One that `openssl req -x509` made. This library verifies no such certificate, but
             // Kubernetes clients accept it from an authority of theirs.
             Some(Error::CaUsedAsEndEntity) => {
-                let is_issuer = |subject: &[u8]| subject == end.issuer();
-                intermediates.is_empty() && !anchors.iter().any(|it| is_issuer(&it.subject))
+                let pairs = anchors.iter().zip(&self.0);
+                let mut named = pairs.filter(|(anchor, _)| *anchor.subject == *end.issuer());
+                intermediates.is_empty() && !named.any(|(_, authority)| signed(authority, leaf))
             }
             _ => false,
         }
     }
+}
+
+/// Whether the key of an authority signed a certificate; true in doubt.
+fn signed(authority: &CertificateDer<'_>, certificate: &CertificateDer<'_>) -> bool {
+    let (Ok(authority), Some((fields, signature))) =
+        (EndEntityCert::try_from(authority), der::signed(certificate))
+    else {
+        return true;
+    };
+    let mut algorithms = ring::default_provider().signature_verification_algorithms.all.iter();
+    algorithms.any(|it| authority.verify_signature(*it, fields, signature).is_ok())
 }
 
 #[cfg(test)]
@@ -111,6 +123,8 @@ mod tests {
         assert!(disowned(&[&ours.0], &[&server(&authority("kubernetes"), false)]));
         assert!(disowned(&[&ours.0], &[&self_signed(false)]));
         assert!(disowned(&[&ours.0], &[&self_signed(true)]), "`openssl req -x509` makes such");
+        let named_alike = authority("kubernetes").0;
+        assert!(disowned(&[&ours.0], &[&named_alike]), "also with the name of the authority");
     }
 
     #[test]
@@ -134,6 +148,9 @@ mod tests {
             assert!(!disowned(&[&own], &[&own]));
         }
         assert!(!disowned(&[&ours.0], &[&server(&ours, true)]));
+        let key = KeyPair::generate().expect("a key");
+        let made = || params("kubernetes", true).self_signed(&key).expect("signed");
+        assert!(!disowned(&[&made()], &[&made()]), "made again with the same key");
         assert_eq!(Authorities::read(b"no PEM"), None);
     }
 

@@ -1,12 +1,13 @@
-//! The end of a certificate's validity, from its DER (RFC 5280, 4.1 and 4.1.2.5).
+//! The end of a certificate's validity and its signature, from its DER (RFC 5280, 4.1 and 4.1.2.5).
 //!
-//! Parses only the path to the times; anything unexpected gives none.
+//! Parses only the paths to these; anything unexpected gives none.
 
 use meshport_config::UnixSeconds;
 
 const SEQUENCE: u8 = 0x30;
 /// Tag of the version field, which version 1 certificates lack.
 const VERSION: u8 = 0xa0;
+const BIT_STRING: u8 = 0x03;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 /// Two digits of a year below this are of the next century.
@@ -26,6 +27,19 @@ pub(super) fn ends_at(der: &[u8]) -> Option<UnixSeconds> {
     let _from = element(&mut validity)?;
     let (tag, text) = element(&mut validity)?;
     time(tag, std::str::from_utf8(text).ok()?)
+}
+
+/// What a certificate's authority signed, and its signature.
+pub(super) fn signed(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut rest = der;
+    let whole = sequence(&mut rest)?;
+    let mut after = whole;
+    let _fields = sequence(&mut after)?;
+    let fields = &whole[..whole.len() - after.len()];
+    let _algorithm = sequence(&mut after)?;
+    let (_, bits) = element(&mut after).filter(|(tag, _)| *tag == BIT_STRING)?;
+    // The first octet counts the unused bits of the last, of which a signature has none.
+    Some((fields, bits.strip_prefix(&[0])?))
 }
 
 fn sequence<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -115,13 +129,14 @@ mod tests {
         let der = certificate(2027, 1, 14);
         for length in 0..der.len() {
             assert_eq!(ends_at(&der[..length]), None, "{length}");
+            assert_eq!(signed(&der[..length]), None, "{length}");
         }
         let mut changed = der.clone();
         for at in 0..der.len() {
             for byte in [0, 0x7f, 0x80, 0x84, 0xff] {
                 changed[at] = byte;
                 // Any input terminates.
-                let _ = ends_at(&changed);
+                let _ = (ends_at(&changed), signed(&changed));
             }
             changed[at] = der[at];
         }
