@@ -64,6 +64,8 @@ pub enum Loss {
     Stalled,
     /// No origin is usable from here.
     Unusable,
+    /// The interface cannot send.
+    Cut,
     /// A preferred node takes it.
     HandedOver,
     /// The others hear this node over the mesh, but none of them on the LAN.
@@ -225,6 +227,18 @@ impl Contest {
         }
     }
 
+    /// Handles that the interface cannot send. Nothing can point the LAN at a successor then, so a
+    /// holder yields to the first that is ready.
+    pub fn handle_cut(&mut self, now: BootTime) {
+        self.observe(now);
+        match &mut self.state {
+            State::Holding { .. } => self.release(Loss::Cut, now),
+            State::Releasing { why: why @ Loss::Unusable, .. } => *why = Loss::Cut,
+            _ => {}
+        }
+        self.handle_usable(false, now);
+    }
+
     /// Handles whether short connections to the address are open.
     pub fn handle_busy(&mut self, busy: bool, now: BootTime) {
         self.observe(now);
@@ -251,8 +265,8 @@ impl Contest {
                 self.state = State::Listening;
             }
             // This node cannot announce its location on the LAN.
-            (Stance::Ready, State::Releasing { why: Loss::Isolated, .. }) => {
-                self.lose(Loss::Isolated, QUIET, now);
+            (Stance::Ready, State::Releasing { why: why @ (Loss::Isolated | Loss::Cut), .. }) => {
+                self.lose(why, QUIET, now);
             }
             (Stance::Ready, State::Releasing { until, why, successor: None }) => {
                 let hardware = claim.hardware;

@@ -202,6 +202,9 @@ impl Task {
         if let Some(contest) = &mut self.contest {
             heard.into_iter().for_each(|frame| contest.handle_frame(frame, now));
             claims.into_iter().for_each(|(from, claim)| contest.handle_claim(from, claim, now));
+            if self.obstacle.is_some() {
+                contest.handle_cut(now);
+            }
             contest.handle_usable(obstacle.is_none(), now);
             let is_busy = contest.stance() == Stance::Releasing
                 && self.node.exposures.is_busy(self.settings.address);
@@ -266,7 +269,7 @@ impl Task {
                         // Until the next check.
                         self.obstacle = Some(self.broken(&error));
                         if let Some(contest) = &mut self.contest {
-                            contest.handle_usable(false, clock::boot());
+                            contest.handle_cut(clock::boot());
                         }
                     }
                 }
@@ -340,6 +343,7 @@ fn reason(why: Loss) -> String {
         Loss::Claimed(node) => format!("the node {} holds it", node.short()),
         Loss::Stalled => "this process was suspended, or could not announce it".to_owned(),
         Loss::Unusable => "this node can no longer hold it".to_owned(),
+        Loss::Cut => "the interface cannot send".to_owned(),
         Loss::HandedOver => "a node of higher priority takes it".to_owned(),
         Loss::Isolated => "no other node of the group hears this one on the LAN".to_owned(),
         Loss::Stopped => "this node is leaving".to_owned(),

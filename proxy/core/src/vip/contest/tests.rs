@@ -105,6 +105,17 @@ fn late_claims_of_a_predecessor_free_nothing() {
 }
 
 #[test]
+fn a_holder_that_cannot_send_yields_to_the_first_that_is_ready() {
+    let mut holder = holder();
+    holder.handle_cut(at(2_100));
+    assert!(holder.answers(at(2_100)));
+    holder.handle_claim(peer(9), claim(1, 1, Stance::Ready, HIGHER), at(2_600));
+    assert!(!holder.answers(at(2_600)));
+    assert_eq!(holder.poll_event(), Some(Event::Lost(Loss::Cut)));
+    assert_eq!(run(&mut holder, 2_600, 6_000), [], "it does not come back by itself");
+}
+
+#[test]
 fn a_late_probe_starts_over() {
     let mut contest = contest();
     run(&mut contest, 0, 1_200);
