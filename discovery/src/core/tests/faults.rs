@@ -357,16 +357,15 @@ fn a_credential_from_the_future_is_forgotten_once_its_node_shows_another() {
         let credential = net.mesh.member_issued(0, "site-0", roles, at).credential;
         net.show(0, &credential, to);
     };
-    let origins = |net: &Net, it: usize| {
-        net.get(it).directory().origins(&SERVICE.parse().unwrap()).collect::<Vec<_>>().len()
-    };
+    let origins =
+        |net: &Net, it: usize| net.get(it).directory().origins(&SERVICE.parse().unwrap()).count();
     assert_eq!([0, 1, 2].map(|it| origins(&net, it)), [1; 3]);
     // An invite signs for this long.
     let ahead_s = 900;
     net.set_clock(0, ahead_s);
     net.set_clock(1, ahead_s);
     net.run(secs(5));
-    show(&mut net, "node,origin:kube-apiserver", WALL.0 + 900, &[1]);
+    show(&mut net, "node,origin:kube-apiserver", WALL.0 + ahead_s.unsigned_abs(), &[1]);
     net.run(secs(5));
     net.set_clock(0, 0);
     net.set_clock(1, 0);

@@ -2,28 +2,25 @@
 
 use super::*;
 
+/// Waits until that is so. Nothing but another look shows it.
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let mut looks = tokio::time::interval(Duration::from_millis(20));
+    let waits = async {
+        while !is_so().await {
+            looks.tick().await;
+        }
+    };
+    timeout(Duration::from_secs(60), waits).await.expect(what);
+}
+
 #[tokio::test]
 async fn a_socket_that_somebody_removes_is_there_again() {
     let fixture = Fixture::start().await;
     fs::remove_file(&fixture.socket).expect("it is there");
     let client = AdminClient::new(&fixture.socket);
-    let asked = async {
-        while client.ask(&StatusRequest).await.is_err() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), asked).await.expect("it answers again");
+    until("it answers again", async || client.ask(&StatusRequest).await.is_ok()).await;
     let socket = fixture.stop().await;
     assert!(!socket.exists(), "the second goes with the server too");
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let waits = async {
-        while !is_so().await {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), waits).await.expect(what);
 }
 
 #[tokio::test]
